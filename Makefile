@@ -1,0 +1,43 @@
+# Everything a developer or CI runs. Needs Python 3.10+ and nothing else: the targets install the rest into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: test lint demo bench fmt clean
+
+# One stamp an extra set, made anew when the dependencies change.
+$(VENV)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[all,test]'
+	touch $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.test
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	touch $@
+
+## test: lint, types, the house's arrows, and every test
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+## demo: tensors through both formats, and to the published library and back
+demo: $(VENV)/.test
+	$(BIN)/tensorferry demo
+
+## bench: our codecs beside their peers, as ratios measured in one run
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/codec.py
+
+## fmt: rewrite the code in the project's format
+fmt: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

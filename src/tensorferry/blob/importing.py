@@ -1,0 +1,195 @@
+"""From a blob to a tensor: what the bytes mean, and whether it can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dtypes import DType
+from ..errors import Malformed, Unsupported
+from ..image import PixelFormat
+from ..quantization import Quantization
+from ..tensor import Description, Plane, Tensor
+from .codes import DTYPES, colorimetry_of, format_of
+from .header import padding
+from .planes import INLINE, BlobPlane
+from .view import BlobView
+
+__all__ = ["Appended", "import_"]
+
+
+class Appended:
+    """What a later revision of the format put where this one ends: kept, and written again untouched.
+
+    ``strings`` and ``planes`` stood at the end of those regions, ``end`` behind the last one.
+    """
+
+    __slots__ = ("end", "planes", "strings")
+
+    fields = ("appended",)
+
+    def __init__(self, strings: bytes, planes: bytes, end: bytes) -> None:
+        self.strings = strings
+        self.planes = planes
+        self.end = end
+
+
+def import_(blob: bytes | bytearray | memoryview | BlobView, fds: Sequence[int] = ()) -> Tensor:
+    """The tensor in ``blob``; its planes borrow from the blob's bytes and are read-only.
+
+    ``fds`` is the descriptor table that travelled beside the blob. Raises WireError for bytes that cannot
+    be believed; Unsupported for an element type that is unknown here, and for planes by reference.
+    Source: spec/blob.md, "Checks".
+    """
+    view = blob if isinstance(blob, BlobView) else BlobView.parse(blob)
+    description = describe(view)
+    records = view.planes
+    _check_planes(view, description.format)
+    if not records[0].is_inline:
+        _check_indices(records, len(fds))
+        raise Unsupported(
+            f"the planes are by reference ({len(fds)} descriptors came along), which is not read yet:"
+            " ask the producer for inline planes",
+            field="handle",
+            value=records[0].handle,
+        )
+    planes = tuple(_inline(view, i, record) for i, record in enumerate(records))
+    _check_addressed(description, [plane.size for plane in planes])
+    return Tensor(description, planes, carried=_appended(view))
+
+
+def describe(view: BlobView) -> Description:
+    """What a blob says of its tensor, apart from where its bytes are."""
+    header = view.header
+    dtype = DTYPES.get(header.dtype)
+    if dtype is None:
+        raise Unsupported(
+            f"dtype {header.dtype} is unknown to this version: read it with a newer tensorferry",
+            field="dtype",
+            value=header.dtype,
+        )
+    strings = view.strings
+    return Description(
+        dtype,
+        view.shape,
+        view.strides if header.strides_len or not header.ndim else None,
+        format=format_of(strings),
+        colorimetry=colorimetry_of(strings),
+        quantization=_quantization(view),
+    )
+
+
+def _quantization(view: BlobView) -> Quantization | None:
+    axis, scales, zero_points = view.quantization
+    wanted = 0
+    if axis == -1:
+        wanted = 1
+    elif 0 <= axis < len(view.shape):
+        wanted = view.shape[axis]
+    elif axis != -2:
+        raise _malformed("quant_axis", axis, f"quant_axis {axis} is no dimension of {len(view.shape)}, nor -1 or -2", 40)
+    if len(scales) != wanted:
+        raise _malformed("quant_axis", axis, f"quant_axis {axis} needs {wanted} scales, {len(scales)} are here", 40)
+    points = len(zero_points)
+    if points and points != wanted:
+        raise _malformed(
+            "quant_zero_points_len", points, f"{points} zero points for {wanted} scales: as many, or none", 56
+        )
+    if axis == -2:
+        return None
+    return Quantization(scales, zero_points if points else None, axis=None if axis == -1 else axis)
+
+
+def _check_planes(view: BlobView, format: PixelFormat | str | None) -> None:
+    """The rules that hold between the plane records."""
+    records = view.planes
+    wanted = 1 if format is None else format.plane_count if isinstance(format, PixelFormat) else 0
+    if len(records) != wanted if wanted else not records:
+        raise _malformed(
+            "plane_count",
+            len(records),
+            f"{len(records)} planes: {f'{format} has' if format else 'a tensor without a format has'} {wanted or 'some'}",
+            48,
+        )
+    for i, record in enumerate(records):
+        if record.handle < INLINE:
+            raise _malformed("handle", record.handle, f"plane {i} has handle {record.handle}: -1 is inline")
+        if record.is_inline != records[0].is_inline:
+            raise _malformed("handle", record.handle, f"plane {i} is inline and plane 0 is not, or the other way round")
+    for i, record in enumerate(records):
+        if not record.is_inline and len(record.data):
+            raise _malformed("data", len(record.data), f"plane {i} is by reference and brings {len(record.data)} bytes too")
+        if record.used > record.size:
+            raise _malformed("used", record.used, f"plane {i} uses {record.used} of {record.size} bytes")
+    if isinstance(format, PixelFormat):
+        try:
+            format.extent(view.shape)
+        except ValueError as error:
+            raise _malformed("shape", view.shape, str(error), view.regions.shape) from None
+
+
+def _check_indices(records: Sequence[BlobPlane], table: int) -> None:
+    """Every handle must be an entry of the descriptor table, unless handle bytes stand in for one."""
+    for i, record in enumerate(records):
+        if record.handle >= table and not len(record.handle_bytes):
+            raise _malformed(
+                "handle", record.handle, f"plane {i} is in descriptor {record.handle}, {table} came with the blob"
+            )
+
+
+def _inline(view: BlobView, i: int, record: BlobPlane) -> Plane:
+    """Plane ``i``, whose bytes stand in the blob; its offset means nothing there."""
+    if record.modifier:
+        raise _malformed("modifier", record.modifier, f"plane {i} is inline and tiled (modifier {record.modifier:#x})")
+    if len(record.handle_bytes):
+        raise _malformed("handle_bytes", len(record.handle_bytes), f"plane {i} is inline and has handle bytes")
+    if record.size != len(record.data):
+        raise _malformed(
+            "size", record.size, f"plane {i} says {record.size} bytes and brings {len(record.data)} inline"
+        )
+    return Plane(memoryview(record.data).toreadonly(), record.stride, used=record.used)
+
+
+def _check_addressed(description: Description, sizes: list[int]) -> None:
+    """Every byte that shape and strides address must be inside its plane."""
+    shape, strides, format = description.shape, description.strides, description.format
+    if isinstance(format, PixelFormat) and format.is_planar:
+        shape, strides = shape[1:], strides[1:]  # dimension 0 steps from plane to plane
+    for i, size in enumerate(sizes):
+        reach = _reach(shape, strides, description.dtype)
+        if isinstance(format, PixelFormat) and format.is_semi_planar and i == 1:
+            layout = format.plane_table(*format.extent(shape), None, description.dtype.size)[1]
+            reach = layout.rows * layout.row_bytes  # at the least: its own stride is held against it when read
+        if reach > size:
+            raise _malformed(
+                "size", size, f"plane {i} has {size} bytes, shape {list(shape)} addresses {reach}", 0
+            )
+
+
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> int:
+    """Bytes from element 0 to the end of the last one addressed; Malformed where any lies before it."""
+    if 0 in shape:
+        return 0
+    reach = dtype.size
+    for dimension, stride in zip(shape, strides, strict=True):
+        if stride < 0 and dimension > 1:
+            raise _malformed("strides", strides, f"stride {stride} addresses bytes before the plane")
+        reach += (dimension - 1) * stride
+    return reach
+
+
+def _appended(view: BlobView) -> Appended | None:
+    header, regions, data = view.header, view.regions, view.data
+    strings = data[view.strings_end : regions.planes]
+    # A writer pads the strings to a whole word with zeros: no more than that says nothing.
+    padded = len(strings) == padding(view.strings_end) and not any(strings)
+    if padded and view.planes_end == regions.end == header.size:
+        return None
+    return Appended(
+        b"" if padded else bytes(strings),
+        bytes(data[view.planes_end : regions.end]),
+        bytes(data[regions.end :]),
+    )
+
+
+def _malformed(field: str, value: object, message: str, offset: int | None = None) -> Malformed:
+    return Malformed(message, field=field, value=value, offset=offset)

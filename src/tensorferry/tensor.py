@@ -1,0 +1,483 @@
+"""The tensor: a description plus planes of bytes. It knows no wire format and moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import dlpack
+from .arrays import borrow, dense_strides, flat_bytes, spanning_bytes, view
+from .dtypes import DType
+from .errors import Closed, Malformed, Unsupported
+from .image import Colorimetry, PixelFormat, PlaneLayout
+from .labels import Labels
+from .lending import lend_image
+from .quantization import Quantization
+
+__all__ = ["Carried", "Description", "Plane", "StorageKind", "Tensor"]
+
+Array = npt.NDArray[Any]
+
+
+class StorageKind(str, Enum):
+    """Where a tensor's planes live. A member is also the string of its name: ``t.storage == "shm"``."""
+
+    MEM = "mem"
+    SHM = "shm"
+    DMA_BUF = "dmabuf"
+    IO_SURFACE = "iosurface"
+    PBO = "pbo"
+    CUDA = "cuda"
+    D3D11 = "d3d11"
+
+    __str__ = str.__str__
+
+
+class Carried(Protocol):
+    """What a wire format said that this model has no word for, kept so that it can be said again."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of what would be lost by writing the tensor in another format."""
+        ...
+
+
+class Plane:
+    """One plane of a tensor: its bytes and how its rows stand in them. All numbers are bytes.
+
+    ``data`` is a flat memoryview over the plane's memory (borrowed, read-only where the memory is), or None
+    where the host cannot see it. ``stride`` is the row pitch of an image plane, and the whole size of a
+    bare tensor's one plane. ``used`` of ``size`` bytes carry content. ``offset`` counts from the start of
+    the allocation behind ``handle``; ``modifier`` is a DRM tiling modifier, 0 for linear memory.
+    """
+
+    __slots__ = ("data", "handle", "modifier", "offset", "size", "stride", "used")
+
+    def __init__(
+        self,
+        data: memoryview | None,
+        stride: int,
+        *,
+        size: int | None = None,
+        used: int | None = None,
+        offset: int = 0,
+        modifier: int = 0,
+        handle: object = None,
+    ) -> None:
+        self.data = data
+        self.stride = stride
+        self.size = len(data or b"") if size is None else size
+        self.used = self.size if used is None else used
+        self.offset = offset
+        self.modifier = modifier
+        self.handle = handle
+
+    def __repr__(self) -> str:
+        tail = f", modifier={self.modifier:#x}" if self.modifier else ""
+        return f"Plane({self.size} bytes, stride={self.stride}{tail})"
+
+
+class Description:
+    """What a tensor's bytes mean. Immutable, and shared by every tensor that means the same.
+
+    ``strides`` None is dense C order, left unsaid: it stays unsaid on the wire. ``format`` is a
+    PixelFormat, a string for one that is unknown here (its planes are carried, its pixels are not read),
+    or None.
+    """
+
+    __slots__ = ("colorimetry", "dtype", "format", "numpy_dtype", "quantization", "shape", "strides", "strides_given")
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        *,
+        format: PixelFormat | str | None = None,
+        colorimetry: Colorimetry | None = None,
+        quantization: Quantization | None = None,
+    ) -> None:
+        if quantization is not None:
+            quantization.check(shape)
+        self.dtype = dtype
+        self.numpy_dtype = dtype.numpy
+        self.shape = shape
+        self.strides_given = strides is not None
+        self.strides = dense_strides(shape, dtype.size) if strides is None else strides
+        self.format = format
+        self.colorimetry = colorimetry or None
+        self.quantization = quantization
+
+    def changed(self, **changes: Any) -> Description:
+        """Another description with ``changes`` made to it."""
+        keep = {"format": self.format, "colorimetry": self.colorimetry, "quantization": self.quantization}
+        return Description(
+            self.dtype, self.shape, self.strides if self.strides_given else None, **{**keep, **changes}
+        )
+
+
+class _Keep(Enum):
+    KEEP = "keep"
+
+
+_KEEP = _Keep.KEEP
+
+
+class Tensor:
+    """A tensor: element type, shape and strides, planes of bytes, and what they mean.
+
+    Immutable in what it says; the memory itself is as writable as its lender made it. Make one with
+    ``from_array``, ``image``, or by reading a wire format. It borrows its planes unless it is said to own
+    them: memory that it borrows stays alive as long as the tensor, or any view taken from it, does.
+    """
+
+    __slots__ = ("__weakref__", "_carried", "_description", "_labels", "_loose", "_origin", "_planes", "_storage")
+
+    def __init__(
+        self,
+        description: Description,
+        planes: tuple[Plane, ...],
+        *,
+        labels: Labels | None = None,
+        storage: StorageKind = StorageKind.MEM,
+        origin: int = 0,
+        loose: bool = False,
+        carried: Carried | None = None,
+    ) -> None:
+        """For the formats and for ``memory``; users call ``from_array`` or ``image``.
+
+        ``origin`` is where element 0 stands in plane 0, in bytes. ``loose`` says that the planes are an
+        array's that is not in C order: they may span memory that is not the tensor's, and must not travel
+        as they are.
+        """
+        self._description = description
+        self._planes: tuple[Plane, ...] | None = planes
+        self._labels = labels
+        self._storage = storage
+        self._origin = origin
+        self._loose = loose
+        self._carried = carried
+
+    # ---- making one ----
+
+    @classmethod
+    def from_array(
+        cls,
+        array: object,
+        *,
+        quantization: Quantization | None = None,
+        labels: Labels | None = None,
+        byteswap: bool = False,
+    ) -> Tensor:
+        """A tensor over the memory of ``array``: an ndarray, anything with ``__dlpack__`` on the CPU, or a buffer.
+
+        Borrows, whatever the strides: negative, broadcast and zero-sized arrays included. Raises
+        Unsupported for element types that neither format has and for big-endian ones, unless
+        ``byteswap`` asks for a little-endian copy; TypeError for what lends no memory; ValueError for a
+        quantization that does not fit the shape.
+        """
+        lent = borrow(array, byteswap=byteswap)
+        dtype = DType.of(lent.dtype)
+        shape = lent.shape
+        if lent.flags.c_contiguous:
+            dense = dense_strides(shape, dtype.size)
+            description = Description(dtype, shape, dense, quantization=quantization)
+            data = flat_bytes(lent)
+            return cls(description, (Plane(data, len(data)),), labels=labels)
+        span = spanning_bytes(lent)
+        description = Description(dtype, shape, lent.strides, quantization=quantization)
+        plane = Plane(span.data, len(span.data))
+        return cls(description, (plane,), labels=labels, origin=span.origin, loose=True)
+
+    @classmethod
+    def image(
+        cls,
+        format: PixelFormat | str,
+        width: int,
+        height: int,
+        planes_or_array: object,
+        *,
+        stride: int | Sequence[int] | None = None,
+        dtype: DType | npt.DTypeLike | None = None,
+        colorimetry: Colorimetry | None = None,
+        quantization: Quantization | None = None,
+        labels: Labels | None = None,
+    ) -> Tensor:
+        """An image of ``width`` × ``height`` pixels over borrowed memory.
+
+        ``planes_or_array`` is one array or buffer that holds the whole allocation, planes one behind the
+        other, or a list with one for each plane. ``stride`` is the row pitch in bytes (a list: one for
+        each plane); None takes it from an array's own rows, or the smallest pitch for flat buffers.
+        ``dtype`` is the type of a sample, by default the array's own, uint8 for plain buffers. ValueError
+        when the memory is too small for the format's planes, or the pitch for a row.
+        """
+        format = PixelFormat(format)
+        lent = lend_image(format, width, height, planes_or_array, stride, dtype)
+        planes = tuple(Plane(data, pitch) for data, pitch in lent.planes)
+        description = Description(
+            lent.dtype,
+            format.grid(width, height),
+            format.strides(width, height, planes[0].stride, lent.dtype.size),
+            format=format,
+            colorimetry=colorimetry,
+            quantization=quantization,
+        )
+        return cls(description, planes, labels=labels, loose=lent.loose)
+
+    def replace(
+        self,
+        *,
+        labels: Labels | None | _Keep = _KEEP,
+        quantization: Quantization | None | _Keep = _KEEP,
+        colorimetry: Colorimetry | None | _Keep = _KEEP,
+    ) -> Tensor:
+        """Another tensor over the same planes, with the given parts replaced (None takes a part away)."""
+        changes: dict[str, Any] = {}
+        if quantization is not _KEEP:
+            changes["quantization"] = quantization
+        if colorimetry is not _KEEP:
+            changes["colorimetry"] = colorimetry
+        return Tensor(
+            self._description.changed(**changes) if changes else self._description,
+            self.planes,
+            labels=self._labels if labels is _KEEP else labels,
+            storage=self._storage,
+            origin=self._origin,
+            loose=self._loose,
+            carried=self._carried,
+        )
+
+    def packed(self) -> Tensor:
+        """The same values in C order: this tensor, or a copy when it is over an array that is not.
+
+        Strides that came over a wire, and pitches that were asked for, stay: whoever said them meant them.
+        """
+        if not self._loose:
+            return self
+        format = self._description.format
+        if isinstance(format, PixelFormat):
+            planes = [np.ascontiguousarray(self.plane(i)) for i in range(len(self.planes))]
+            copy = Tensor.image(format, self.width, self.height, planes, dtype=self.dtype)
+        else:
+            copy = Tensor.from_array(np.ascontiguousarray(self.numpy()).reshape(self.shape))
+        copy._labels, copy._carried = self._labels, self._carried
+        return copy.replace(quantization=self.quantization, colorimetry=self.colorimetry)
+
+    # ---- what it says ----
+
+    @property
+    def dtype(self) -> DType:
+        return self._description.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions, in elements; of an image, the grid that its format addresses."""
+        return self._description.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one index to the next, for each dimension; C order where the wire left them unsaid."""
+        return self._description.strides
+
+    @property
+    def strides_given(self) -> bool:
+        """Whether strides were said. Unsaid ones mean dense C order, and stay unsaid on the wire."""
+        return self._description.strides_given
+
+    @property
+    def format(self) -> PixelFormat | str | None:
+        """The pixel format; a plain string for one unknown here; None for a bare tensor."""
+        return self._description.format
+
+    @property
+    def colorimetry(self) -> Colorimetry | None:
+        return self._description.colorimetry
+
+    @property
+    def quantization(self) -> Quantization | None:
+        return self._description.quantization
+
+    @property
+    def labels(self) -> Labels | None:
+        return self._labels
+
+    @property
+    def storage(self) -> StorageKind:
+        return self._storage
+
+    @property
+    def carried(self) -> Carried | None:
+        """What a wire format said beyond this model, kept for writing it again; None mostly."""
+        return self._carried
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The planes, in the format's order. Raises Closed after ``close``."""
+        planes = self._planes
+        if planes is None:
+            raise Closed("this tensor was closed: take what you need from it before")
+        return planes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all planes, gaps included."""
+        return sum(plane.size for plane in self.planes)
+
+    @property
+    def width(self) -> int:
+        """Pixels in a row of an image; Unsupported where the format is unknown or there is none."""
+        return self._known_format().extent(self.shape)[0]
+
+    @property
+    def height(self) -> int:
+        """Rows of an image; Unsupported where the format is unknown or there is none."""
+        return self._known_format().extent(self.shape)[1]
+
+    # ---- looking at the values ----
+
+    def numpy(self) -> Array:
+        """The elements as an ndarray of ``shape``: a view, never a copy, read-only where the memory is.
+
+        Of a semi-planar image (NV12, NV16, NV24) the grid addresses luma; chroma is ``plane(1)``. Raises
+        Unsupported where there is no such array: an unknown format, a tiling modifier, memory that the
+        host cannot see, or channel planes that stand apart in memory (take ``plane(i)`` of each).
+        """
+        description = self._description
+        data = self._host_bytes(0)
+        if type(description.format) is str:
+            raise self._unknown_format(description.format)
+        if description.format is not None and description.format.is_planar:
+            return self._planar_view()
+        return view(description.shape, description.numpy_dtype, data, self._origin, description.strides)
+
+    def plane(self, i: int) -> Array:
+        """Plane ``i`` as a 2-D view, rows × the samples used in a row (bytes, for one-byte types).
+
+        A bare tensor's plane is one row of its elements in memory order. Raises IndexError past the last
+        plane, Unsupported as ``numpy`` does, Malformed where the plane's stride or size cannot hold its
+        rows.
+        """
+        data = self._host_bytes(i)
+        itemsize, dtype = self.dtype.size, self._description.numpy_dtype
+        if self.format is None:
+            return view((1, len(data) // itemsize), dtype, data, 0, (len(data), itemsize))
+        layout = self._layout(i)
+        offset = self._origin if i == 0 else 0
+        if layout.rows and (layout.rows - 1) * layout.pitch + layout.row_bytes > len(data) - offset:
+            raise Malformed(
+                f"plane {i} has {len(data)} bytes, too few for {layout.rows} rows {layout.pitch} bytes apart",
+                field="size",
+                value=len(data),
+            )
+        return view((layout.rows, layout.row_bytes // itemsize), dtype, data, offset, (layout.pitch, itemsize))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a view of {array.dtype} as {np.dtype(dtype)} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **request: Any) -> Any:
+        return dlpack.lend(self.numpy(), **request)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU
+
+    # ---- letting go ----
+
+    def close(self) -> None:
+        """Let go of the planes; afterwards every look at them raises Closed. Views taken before live on.
+
+        Closing twice is fine.
+        """
+        self._planes = None
+
+    def __enter__(self) -> Tensor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._planes is None:
+            return f"<Tensor {self.dtype} {list(self.shape)}, closed>"
+        what = f"{self.dtype} {'×'.join(map(str, self.shape)) or 'scalar'}"
+        if self.format is not None:
+            what = f"{self.format} {what}, {len(self._planes)} plane{'s'[: len(self._planes) > 1]}"
+        parts = [what, f"{self.nbytes} bytes", str(self.storage)]
+        parts += [str(part) for part in (self.colorimetry, self.quantization) if part is not None]
+        if self.labels is not None:
+            parts.append(repr(self.labels.name or "labelled"))
+        return f"<Tensor {', '.join(parts)}>"
+
+    # ---- inside ----
+
+    def _known_format(self) -> PixelFormat:
+        format = self._description.format
+        if isinstance(format, PixelFormat):
+            return format
+        if format is None:
+            raise Unsupported("a bare tensor has no pixels: it has no format", field="format", value=None)
+        raise self._unknown_format(format)
+
+    def _unknown_format(self, format: str) -> Unsupported:
+        return Unsupported(
+            f"pixel format {format!r} is unknown here: its planes are carried (planes[i].data), not read as pixels",
+            field="format",
+            value=format,
+        )
+
+    def _host_bytes(self, i: int) -> memoryview:
+        plane = self.planes[i]
+        if plane.modifier:
+            raise Unsupported(
+                f"plane {i} is tiled (modifier {plane.modifier:#x}): its bytes are no rows of samples",
+                field="modifier",
+                value=plane.modifier,
+            )
+        if plane.data is None:
+            raise Unsupported(
+                f"plane {i} lives in {self.storage} memory that this process cannot read",
+                field="storage",
+                value=self.storage,
+            )
+        return plane.data
+
+    def _layout(self, i: int) -> PlaneLayout:
+        format, stride = self._known_format(), self.planes[i].stride
+        width, height = format.extent(self.shape)
+        try:
+            return format.plane_table(width, height, stride, self.dtype.size)[i]
+        except ValueError as error:
+            raise Malformed(f"plane {i}: {error}", field="stride", value=stride) from None
+
+    def _planar_view(self) -> Array:
+        """[C, H, W] over planes that stand evenly spaced in one piece of memory."""
+        channels = [self.plane(i) for i in range(len(self.planes))]
+        first = channels[0]
+        if first.size == 0:
+            return np.empty(self.shape, first.dtype)
+        owners = {id(plane.data.obj) for plane in self.planes if plane.data is not None}
+        places = [channel.__array_interface__["data"][0] for channel in channels]
+        step = places[1] - places[0]
+        even = all(b - a == step for a, b in zip(places, places[1:], strict=False))
+        if len(owners) != 1 or not even or any(channel.strides != first.strides for channel in channels):
+            raise Unsupported(
+                f"the {len(channels)} planes stand apart in memory, so no one view covers them:"
+                " take plane(i) of each, or numpy.stack them",
+                field="planes",
+                value=len(channels),
+            )
+        return np.lib.stride_tricks.as_strided(
+            first, (len(channels), *first.shape), (step, *first.strides), writeable=first.flags.writeable
+        )
+
