@@ -6,7 +6,6 @@ keeps the lender's memory alive.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,10 +96,10 @@ def view(
     """
     try:
         return np.ndarray(shape, dtype, data, offset, strides)
-    except (ValueError, OverflowError, MemoryError) as error:
+    except (TypeError, ValueError, OverflowError, MemoryError) as error:
         raise Unsupported(
-            f"NumPy has no array of {len(shape)} dimensions and {math.prod(shape)} elements over"
-            f" {len(data)} bytes with strides {list(strides[:8])}: {error}",
+            f"NumPy has no array of {len(shape)} dimensions over {len(data)} bytes"
+            f" (shape {list(shape[:8])}, strides {list(strides[:8])}): {error}",
             field="shape",
             value=shape,
         ) from None

@@ -1,8 +1,8 @@
 """DLPack at both ends: NumPy's own, and bfloat16, which NumPy's does not know.
 
-NumPy does all the work: memory, strides, the read-only flag, whose turn it is to call the deleter. It refuses
-bfloat16 for its type code alone, so a bfloat16 tensor passes through NumPy as uint16, which has the same size,
-and the code inside the capsule is the only thing written here.
+NumPy does all the work: memory, strides, the read-only flag, whose turn it is to call the deleter. It
+refuses bfloat16 for its type code alone, so a bfloat16 tensor passes through NumPy as uint16, which has the
+same size, and the code inside the capsule is the only thing written here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BFLOAT16 = DType.BFLOAT16.numpy
 # among the first: the host may read it, but only after waiting for a stream that nothing here knows.
 _HOST_DEVICES = {1, 3, 11}
 _DEVICES = {
-    2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 12: "extension", 13: "CUDA managed",
-    14: "oneAPI", 15: "WebGPU", 16: "Hexagon", 17: "MAIA", 18: "Trainium",
+    2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 12: "extension",
+    13: "CUDA managed", 14: "oneAPI", 15: "WebGPU", 16: "Hexagon", 17: "MAIA", 18: "Trainium",
 }  # fmt: skip
 
 # DLDataTypeCode, in order; from float8 on, the name says the bits.
@@ -42,8 +42,8 @@ _CODES = (
     "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
     "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn",
 )  # fmt: skip
-_NUMPY_TAKES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
-    "bool8", "float16", "float32", "float64", "complex64", "complex128",
+_TAKEN = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
+    "bool8", "bfloat16", "float16", "float32", "float64", "complex64", "complex128",
 }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def borrow(obj: Any) -> Array:
         return np.from_dlpack(obj)
     except FerryError:  # a Tensor of ours, which says itself what is wrong with it
         raise
-    except Exception:  # noqa: BLE001, S110  # whatever a producer refuses with: asked again below, it says why
+    except Exception:  # whatever a producer refuses with: asked again below, it says why
         pass
     disguised = _AsUint16(obj)
     try:
@@ -121,12 +121,13 @@ def _require_host(obj: Any) -> None:
         raise
     except Exception as error:
         raise Unsupported(
-            f"a {type(obj).__name__} does not say on which device it lives: {error}; move it to the CPU first",
+            f"this {type(obj).__name__} does not say where it lives: {error}; move it to the CPU first",
             field="device",
         ) from error
     if device not in _HOST_DEVICES:
+        name = _DEVICES.get(device, f"DLPack type {device}")
         raise Unsupported(
-            f"this {type(obj).__name__} lives on {_DEVICES.get(device, f'DLPack type {device}')} device {ordinal},"
+            f"this {type(obj).__name__} lives on {name} device {ordinal},"
             " whose memory the host cannot read: move it to the CPU first (PyTorch, CuPy: .cpu(), .get())",
             field="device",
             value=(device, ordinal),
@@ -134,8 +135,8 @@ def _require_host(obj: Any) -> None:
 
 
 def _require_resolved(obj: Any) -> None:
-    # PyTorch refuses to lend a conjugate that is still to be computed, but lends a negative that is, and every
-    # value comes out with the wrong sign.
+    # PyTorch refuses to lend a conjugate that is still to be computed, but lends a negative that is, and
+    # every value comes out with the wrong sign.
     is_negative = getattr(obj, "is_neg", None)
     if is_negative is not None and is_negative() is True:
         raise Unsupported(
@@ -146,7 +147,7 @@ def _require_resolved(obj: Any) -> None:
 
 
 def _explained(obj: Any, element: str | None, error: Exception) -> Unsupported:
-    if element is not None and element not in _NUMPY_TAKES:
+    if element is not None and element not in _TAKEN:
         return Unsupported(
             f"NumPy has no dtype for the {element} elements of this {type(obj).__name__}:"
             f" convert it to one of {', '.join(row.value for row in DType)} first",
@@ -204,7 +205,7 @@ class _DLManagedTensorVersioned(ctypes.Structure):
 
 
 def _tensor_in(capsule: Any) -> _DLTensor:
-    """The DLTensor in a capsule that nobody consumed yet, in place. BufferError where there is none known here."""
+    """The DLTensor in a capsule that nobody consumed yet, in place; BufferError where there is none."""
     get_pointer = _capsule_get_pointer()
     try:
         managed = _DLManagedTensorVersioned.from_address(get_pointer(capsule, b"dltensor_versioned"))
@@ -214,15 +215,13 @@ def _tensor_in(capsule: Any) -> _DLTensor:
         except ValueError:
             raise BufferError("it offers no DLPack capsule, or a used one") from None
     if managed.major != 1:  # what follows the version may lie anywhere
-        raise BufferError(
-            f"it offers DLPack {managed.major}.{managed.minor}, and only 1.x and older are known here"
-        )
+        raise BufferError(f"it offers DLPack {managed.major}.{managed.minor}; this reads 1.x and older")
     return managed.dl_tensor
 
 
 @functools.cache
 def _capsule_get_pointer() -> Callable[[object, bytes], int]:
-    # A prototype of our own: restype and argtypes set on ctypes.pythonapi would be set for everybody. Looked up
-    # late, since not every Python has a C API to look in.
+    # A prototype of our own: restype and argtypes set on ctypes.pythonapi would be set for everybody. Looked
+    # up late, since not every Python has a C API to look in.
     prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     return prototype(("PyCapsule_GetPointer", ctypes.pythonapi))

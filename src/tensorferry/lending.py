@@ -50,7 +50,7 @@ def lend_image(
         raise ValueError(f"{format} has {count} planes: give {count}, or one array of the whole; {len(pieces)} came")
     row = DType.of(pieces[0].dtype if dtype is None else dtype)
     strides = _strides(stride, count)
-    if len(pieces) == count:
+    if len(pieces) > 1:
         parts = [_part(format, width, height, i, row, piece, strides[i]) for i, piece in enumerate(pieces)]
     else:
         parts = _split(format, width, height, row, pieces[0], strides[0])
@@ -116,10 +116,11 @@ class _Rows:
         count = math.prod(piece.shape[:lead])
         row = piece[(0,) * lead]
         pitch = piece.strides[lead - 1]
-        if count not in lines or row.nbytes < row_bytes:
+        needed = row_bytes * lines.get(count, 0) // max(lines.values())
+        if count not in lines or row.nbytes < needed:
             raise ValueError(
                 f"an array of shape {list(piece.shape)} ({piece.dtype}) has {count} rows of {row.nbytes} bytes:"
-                f" {format} needs {' or '.join(map(str, lines))} rows of at least {row_bytes}"
+                f" {format} needs {' or '.join(map(str, lines))} rows of at least {needed or row_bytes}"
             )
         even = lead == 1 or piece.strides[0] == pitch * piece.shape[1]
         if not (row.flags.c_contiguous and even) or (pitch < row.nbytes and count > 1):

@@ -1,12 +1,22 @@
-"""Messages in pieces: buffers that make one message when they are joined, none of them copied."""
+"""Messages as buffers: one of bytes, or pieces that make one when they are joined, none of them copied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Buffer", "write_parts"]
+__all__ = ["Buffer", "flat", "write_parts"]
 
 Buffer = bytes | bytearray | memoryview
+
+
+def flat(buffer: Buffer) -> memoryview:
+    """``buffer`` as a flat memoryview of bytes over the same memory. ValueError where its bytes have gaps."""
+    view = memoryview(buffer)
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    if not view.c_contiguous:
+        raise ValueError("the buffer's bytes have gaps between them: give a contiguous one, such as bytes(buffer)")
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def write_parts(parts: Sequence[Buffer], buffer: bytearray | memoryview) -> int:
@@ -14,7 +24,7 @@ def write_parts(parts: Sequence[Buffer], buffer: bytearray | memoryview) -> int:
 
     ValueError, with nothing written, when they do not fit.
     """
-    out = memoryview(buffer).cast("B")
+    out = flat(buffer)
     total = sum(map(len, parts))
     if total > len(out):
         raise ValueError(f"{total} bytes do not fit the buffer's {len(out)}: give a larger one")

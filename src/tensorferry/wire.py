@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import blob, vlink
-from .parts import Buffer
+from .parts import Buffer, flat
 from .tensor import Tensor
 
 __all__ = ["dumps", "format_of", "loads"]
@@ -30,9 +30,7 @@ def loads(data: bytes | bytearray | memoryview, *, copy: bool = False) -> Tensor
     Borrows from ``data``, read-only, unless ``copy`` takes a writable copy of it first. Bytes behind a
     blob's end are left alone; behind an envelope's they are refused. Raises WireError or Unsupported.
     """
-    view = memoryview(data)
-    if view.format != "B" or view.ndim != 1:
-        view = view.cast("B")
+    view = flat(data)
     if copy:
         view = memoryview(bytearray(view))
     read = vlink.import_ if format_of(view) == _VLINK else blob.import_

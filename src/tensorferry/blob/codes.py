@@ -37,6 +37,8 @@ def colorimetry_of(strings: BlobStrings) -> Colorimetry | None:
 
 def strings_of(description: Description) -> BlobStrings:
     """What the five strings say of a description."""
+    if description.format is None and description.colorimetry is None:
+        return NO_STRINGS
     colorimetry = description.colorimetry or Colorimetry()
     return BlobStrings(
         str(description.format or ""),

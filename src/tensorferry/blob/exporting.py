@@ -11,7 +11,7 @@ from ..parts import Buffer, write_parts
 from ..quantization import Quantization
 from ..tensor import Plane, StorageKind, Tensor
 from .codes import STORAGE_CODES, strings_of
-from .header import HEADER, HEADER_LEN, pack_i64, pack_u64, padding
+from .header import HEADER, HEADER_LEN, pack_dimensions, padding
 from .importing import Appended
 from .planes import INLINE, RECORD
 from .strings import write_strings
@@ -58,12 +58,13 @@ def export_parts(tensor: Tensor, *, lossy: bool = False) -> list[Buffer]:
     if tensor._carried is not None or tensor._labels is not None or tensor._description.dtype.blob is None:
         _refuse_losses(tensor, lossy)
     tensor = tensor.packed()
-    planes = [_inline_bytes(tensor, i, plane) for i, plane in enumerate(tensor.planes)]
-    records = [
-        RECORD.pack(INLINE, 0, plane.stride, len(data), len(data), 0, 0, len(data))
-        for plane, data in zip(tensor.planes, planes, strict=True)
-    ]
-    return _lay_out(tensor, records, planes, 0)
+    records, payloads = [], []
+    for i, plane in enumerate(tensor.planes):
+        data = _inline_bytes(tensor, i, plane)
+        length = len(data)
+        records.append(RECORD.pack(INLINE, 0, plane.stride, length, length, 0, 0, length))
+        payloads.append(data)
+    return _lay_out(tensor, records, payloads, 0)
 
 
 def export_into(tensor: Tensor, buffer: bytearray | memoryview, *, lossy: bool = False) -> int:
@@ -83,8 +84,7 @@ def _lay_out(tensor: Tensor, records: Sequence[bytes], planes: Sequence[Buffer],
     strides = description.strides if description.strides_given else ()
     scales, points = _quantization_counts(quantization)
     out = bytearray(HEADER_LEN)
-    out += pack_u64(shape)
-    out += pack_i64(strides)
+    out += pack_dimensions(shape, strides)
     if quantization is not None:
         out += quantization.scales.tobytes()
         out += b"" if quantization.zero_points is None else quantization.zero_points.tobytes()

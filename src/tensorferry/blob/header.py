@@ -34,14 +34,9 @@ RESERVED_OFFSET = 68
 _WORD = 8
 
 
-def pack_u64(values: tuple[int, ...]) -> bytes:
-    """The shape region."""
-    return pack(f"<{len(values)}Q", *values)
-
-
-def pack_i64(values: tuple[int, ...]) -> bytes:
-    """The strides region."""
-    return pack(f"<{len(values)}q", *values)
+def pack_dimensions(shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """The shape and the strides region."""
+    return pack(f"<{len(shape)}Q{len(strides)}q", *shape, *strides)
 
 
 def padding(length: int) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Unsupported, WireError
+from ..parts import flat
 from .header import BlobHeader, Regions, parse_header, region_offsets
 from .planes import BlobPlane, scan_planes
 from .strings import BlobStrings, scan_strings
@@ -58,9 +59,7 @@ class BlobView:
         Raises one of the five kinds of WireError, checked in the order that spec/blob.md gives, and
         Unsupported past 64 dimensions, 64 planes or 64 KiB of strings.
         """
-        buffer = blob if isinstance(blob, memoryview) else memoryview(blob)
-        if buffer.format != "B" or buffer.ndim != 1:
-            buffer = buffer.cast("B")
+        buffer = flat(blob)
         self = cls.__new__(cls)
         self.header = header = parse_header(buffer)
         self.regions = regions = region_offsets(header)
@@ -119,7 +118,7 @@ def iter_blobs(buffer: bytes | bytearray | memoryview) -> Iterator[memoryview]:
     Only headers are read. Raises WireError at the first header that cannot be believed, with its offset
     counted from the start of ``buffer``; every blob before it has been yielded by then.
     """
-    whole = memoryview(buffer).cast("B") if len(memoryview(buffer)) else memoryview(b"")
+    whole = flat(buffer)
     at = 0
     while at < len(whole):
         with _offsets_from(at):
