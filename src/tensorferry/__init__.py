@@ -1,15 +1,21 @@
 """tensorferry carries tensors between processes, hosts, files and vendor stacks without misreading one."""
 
-from . import blob, vlink
+from . import blob, memory, vlink
 from .dtypes import DType
 from .errors import (
     Closed,
+    Disconnected,
+    EndOfStream,
     FerryError,
+    FetchRefused,
     ForgedLength,
     InUse,
     InvalidUtf8,
     Lossy,
     Malformed,
+    NoSuchDescriptor,
+    ProcessGone,
+    TimedOut,
     Truncated,
     Unsupported,
     UnsupportedRequirement,
@@ -17,6 +23,7 @@ from .errors import (
 )
 from .image import Colorimetry, PixelFormat
 from .labels import Device, Labels
+from .memory import allocate, allocate_image, from_fd, from_shm, image_from_fd
 from .quantization import Quantization
 from .tensor import Plane, StorageKind, Tensor
 from .wire import dumps, loads
@@ -28,24 +35,36 @@ __all__ = [
     "Colorimetry",
     "DType",
     "Device",
+    "Disconnected",
+    "EndOfStream",
     "FerryError",
+    "FetchRefused",
     "ForgedLength",
     "InUse",
     "InvalidUtf8",
     "Labels",
     "Lossy",
     "Malformed",
+    "NoSuchDescriptor",
     "PixelFormat",
     "Plane",
+    "ProcessGone",
     "Quantization",
     "StorageKind",
     "Tensor",
+    "TimedOut",
     "Truncated",
     "Unsupported",
     "UnsupportedRequirement",
     "WireError",
+    "allocate",
+    "allocate_image",
     "blob",
     "dumps",
+    "from_fd",
+    "from_shm",
+    "image_from_fd",
     "loads",
+    "memory",
     "vlink",
 ]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import dlpack
 from .errors import Unsupported
 
-__all__ = ["Span", "borrow", "dense_strides", "flat_bytes", "spanning_bytes", "view"]
+__all__ = ["Span", "borrow", "dense_strides", "flat_bytes", "reach", "spanning_bytes", "view"]
 
 Array = npt.NDArray[Any]
 _BYTE = np.dtype(np.uint8)
@@ -55,6 +55,25 @@ def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         step *= dimension
     strides.reverse()
     return tuple(strides)
+
+
+def reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """Bytes from element 0 to the end of the last one that ``shape`` and ``strides`` (bytes) address.
+
+    ValueError where a stride leads before element 0, or there are not as many strides as dimensions.
+    """
+    if len(shape) != len(strides):
+        raise ValueError(f"{len(strides)} strides for {len(shape)} dimensions")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"shape {list(shape)} has a negative dimension")
+    if 0 in shape:
+        return 0
+    total = itemsize
+    for dimension, stride in zip(shape, strides, strict=True):
+        if stride < 0 and dimension > 1:
+            raise ValueError(f"stride {stride} addresses bytes before the first element")
+        total += (dimension - 1) * stride
+    return total
 
 
 def flat_bytes(array: Array) -> memoryview:

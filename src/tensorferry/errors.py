@@ -10,12 +10,18 @@ from __future__ import annotations
 
 __all__ = [
     "Closed",
+    "Disconnected",
+    "EndOfStream",
     "FerryError",
+    "FetchRefused",
     "ForgedLength",
     "InUse",
     "InvalidUtf8",
     "Lossy",
     "Malformed",
+    "NoSuchDescriptor",
+    "ProcessGone",
+    "TimedOut",
     "Truncated",
     "Unsupported",
     "UnsupportedRequirement",
@@ -97,3 +103,27 @@ class Closed(FerryError, ValueError):
 
 class InUse(FerryError, BufferError):
     """Something that cannot be closed yet, because views over its memory are still alive."""
+
+
+class EndOfStream(FerryError, EOFError):
+    """The other side closed after its last whole message; nothing more will come."""
+
+
+class Disconnected(FerryError, ConnectionError):
+    """The other side is gone, or this side was closed: nothing can be sent, or a message came only in part."""
+
+
+class TimedOut(FerryError, TimeoutError):
+    """Nothing came, or nothing was free, within the time that the caller gave."""
+
+
+class ProcessGone(FerryError, ProcessLookupError):
+    """No process has the pid any more: whatever it shared is out of reach."""
+
+
+class FetchRefused(FerryError, PermissionError):
+    """The kernel does not let this process take descriptors of that one."""
+
+
+class NoSuchDescriptor(FerryError, LookupError):
+    """The process is there, but has no such descriptor (any more)."""

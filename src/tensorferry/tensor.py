@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol
@@ -13,13 +14,13 @@ import numpy.typing as npt
 from . import dlpack
 from .arrays import borrow, dense_strides, flat_bytes, spanning_bytes, view
 from .dtypes import DType
-from .errors import Closed, Malformed, Unsupported
+from .errors import Closed, InUse, Malformed, Unsupported
 from .image import Colorimetry, PixelFormat, PlaneLayout
 from .labels import Labels
 from .lending import lend_image
 from .quantization import Quantization
 
-__all__ = ["Carried", "Description", "Plane", "StorageKind", "Tensor"]
+__all__ = ["Carried", "Description", "Handle", "Hold", "Plane", "StorageKind", "Tensor"]
 
 Array = npt.NDArray[Any]
 
@@ -47,6 +48,30 @@ class Carried(Protocol):
         ...
 
 
+class Handle(Protocol):
+    """What a plane's memory is reached by from elsewhere."""
+
+    def fileno(self) -> int:
+        """The descriptor, borrowed."""
+        ...
+
+    def cpu_access(self, *, begin: bool, read: bool, write: bool) -> None:
+        """Begin or end access by the CPU."""
+        ...
+
+
+class Hold(Protocol):
+    """What keeps the memory of a tensor's planes."""
+
+    def retain(self) -> None:
+        """One more tensor shares the planes."""
+        ...
+
+    def release(self, planes: Sequence[Plane]) -> None:
+        """One tensor fewer shares the planes; with the last one, let their memory go. InUse while views live."""
+        ...
+
+
 class Plane:
     """One plane of a tensor: its bytes and how its rows stand in them. All numbers are bytes.
 
@@ -67,7 +92,7 @@ class Plane:
         *,
         offset: int = 0,
         modifier: int = 0,
-        handle: object = None,
+        handle: Handle | None = None,
     ) -> None:
         self.data = data
         self.stride = stride
@@ -136,7 +161,17 @@ class Tensor:
     them: memory that it borrows stays alive as long as the tensor, or any view taken from it, does.
     """
 
-    __slots__ = ("__weakref__", "_carried", "_description", "_labels", "_loose", "_origin", "_planes", "_storage")
+    __slots__ = (
+        "__weakref__",
+        "_carried",
+        "_description",
+        "_hold",
+        "_labels",
+        "_loose",
+        "_origin",
+        "_planes",
+        "_storage",
+    )
 
     def __init__(
         self,
@@ -148,12 +183,13 @@ class Tensor:
         origin: int = 0,
         loose: bool = False,
         carried: Carried | None = None,
+        hold: Hold | None = None,
     ) -> None:
         """For the formats and for ``memory``; users call ``from_array`` or ``image``.
 
         ``origin`` is where element 0 stands in plane 0, in bytes. ``loose`` says that the planes are an
         array's that is not in C order: they may span memory that is not the tensor's, and must not travel
-        as they are.
+        as they are. ``hold`` is what keeps the planes' memory where the tensor owns it.
         """
         self._description = description
         self._planes: tuple[Plane, ...] | None = planes
@@ -162,6 +198,7 @@ class Tensor:
         self._origin = origin
         self._loose = loose
         self._carried = carried
+        self._hold = hold
 
     # ---- making one ----
 
@@ -242,14 +279,19 @@ class Tensor:
             changes["quantization"] = quantization
         if colorimetry is not _KEEP:
             changes["colorimetry"] = colorimetry
+        description = self._description.changed(**changes) if changes else self._description
+        planes = self.planes
+        if self._hold is not None:
+            self._hold.retain()
         return Tensor(
-            self._description.changed(**changes) if changes else self._description,
-            self.planes,
+            description,
+            planes,
             labels=self._labels if labels is _KEEP else labels,
             storage=self._storage,
             origin=self._origin,
             loose=self._loose,
             carried=self._carried,
+            hold=self._hold,
         )
 
     def packed(self) -> Tensor:
@@ -390,13 +432,37 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU
 
+    @contextmanager
+    def cpu_access(self, mode: str) -> Iterator[Tensor]:
+        """Bracket looking at, or writing, the planes by the CPU: ``mode`` is "read", "write" or "readwrite".
+
+        dma-bufs that a device writes or reads need it; for other memory it does nothing.
+        """
+        if mode not in ("read", "write", "readwrite"):
+            raise ValueError(f"mode {mode!r} is none of 'read', 'write', 'readwrite'")
+        read, write = "read" in mode, "write" in mode
+        handles = {id(plane.handle): plane.handle for plane in self.planes if plane.handle is not None}
+        begun: list[Handle] = []
+        try:
+            for handle in handles.values():
+                handle.cpu_access(begin=True, read=read, write=write)
+                begun.append(handle)
+            yield self
+        finally:
+            for handle in reversed(begun):
+                handle.cpu_access(begin=False, read=read, write=write)
+
     # ---- letting go ----
 
     def close(self) -> None:
-        """Let go of the planes; afterwards every look at them raises Closed. Views taken before live on.
+        """Let go of the planes; afterwards every look at them raises Closed. Closing twice is fine.
 
-        Closing twice is fine.
+        Memory that the tensor owns is released, unless views of it are alive: then InUse, and nothing is
+        changed. Memory that it borrows stays its lender's, and views of that live on.
         """
+        planes = self._planes
+        if planes is not None and self._hold is not None:
+            self._hold.release(planes)
         self._planes = None
 
     def __enter__(self) -> Tensor:
@@ -405,7 +471,12 @@ class Tensor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Close; where views are alive, the memory goes with the last of them."""
+        try:
+            self.close()
+        except InUse:
+            self._planes = None
+            self._hold = None
 
     def __repr__(self) -> str:
         if self._planes is None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-from ..dtypes import DType
-from ..errors import Malformed, Unsupported
+from ..arrays import reach
+from ..errors import Unsupported
 from ..image import PixelFormat
+from ..memory.opening import KeepRegion, OpenRegion, keep_region, open_region
 from ..quantization import Quantization
 from ..tensor import Description, Plane, Tensor
 from .codes import DTYPES, colorimetry_of, format_of
 from .header import HEADER_LEN, PLANE_RECORD_LEN, padding
 from .planes import INLINE, BlobPlane
+from .references import Reference, malformed, open_reference, read_reference
 from .view import BlobView
 
 __all__ = ["Appended", "import_"]
@@ -34,32 +36,47 @@ class Appended:
         self.end = end
 
 
-def import_(blob: bytes | bytearray | memoryview | BlobView, fds: Sequence[int] = ()) -> Tensor:
-    """The tensor in ``blob``; its planes borrow from the blob's bytes and are read-only.
+def import_(
+    blob: bytes | bytearray | memoryview | BlobView,
+    fds: Sequence[int] = (),
+    *,
+    fence: str | None = None,
+    policy: str = "read",
+    writable: bool = False,
+    opener: OpenRegion = open_region,
+    keep: KeepRegion = keep_region,
+) -> Tensor:
+    """The tensor in ``blob``. Inline planes borrow from the blob's bytes and are read-only.
 
-    ``fds`` is the descriptor table that travelled beside the blob. Raises WireError for bytes that cannot
-    be believed; Unsupported for an element type that is unknown here, and for planes by reference.
-    Source: spec/blob.md, "Checks".
+    ``fds`` is the descriptor table that travelled beside the blob, for planes by reference: borrowed, what
+    is kept is duplicated, so that the producer and the caller may close theirs. What a descriptor is counts,
+    not what the blob says: memory that cannot shrink is mapped, read-only unless ``writable`` asks for more;
+    other memory is read out (``policy="read"``) or refused (``policy="refuse"``). A blob with a fence is
+    refused, someone may still be writing, unless the caller has waited and says ``fence="ignore"``.
+    ``opener`` and ``keep`` are for callers that keep mappings between blobs, as a link does.
+
+    Raises WireError for bytes that cannot be believed; Unsupported for an element type that is unknown
+    here, for memory that cannot be reached and for kinds that no importer is registered for.
+    Source: spec/blob.md, "Checks" and "Transport modes".
     """
     if not isinstance(blob, BlobView):
         familiar = _familiar(blob)
         if familiar is not None:
             return familiar
+        reference = _familiar_reference(blob)
+        if reference is not None:
+            return open_reference(reference, fds, fence, policy, writable, opener, keep)
     view = blob if isinstance(blob, BlobView) else BlobView.parse(blob)
     description = describe(view)
     records = view.planes
     _check_planes(view, description.format)
-    if not records[0].is_inline:
-        _check_indices(records, len(fds))
-        raise Unsupported(
-            f"the planes are by reference ({len(fds)} descriptors came along), which is not read yet:"
-            " ask the producer for inline planes",
-            field="handle",
-            value=records[0].handle,
-        )
-    planes = tuple(_inline(view, i, record) for i, record in enumerate(records))
-    _check_addressed(description, [plane.size for plane in planes])
+    _check_addressed(description, [record.size for record in records])
     appended = _appended(view)
+    if not records[0].is_inline:
+        reference = read_reference(view, description, appended)
+        _remember_reference(view, description, appended)
+        return open_reference(reference, fds, fence, policy, writable, opener, keep)
+    planes = tuple(_inline(view, i, record) for i, record in enumerate(records))
     if len(planes) == 1 and appended is None:
         _remember(view, description, planes[0])
     return Tensor(description, planes, carried=appended)
@@ -71,6 +88,7 @@ _HEAD = Struct("<QQQ")  # size, required_mask, planes_bytes
 _MAX_PREFIX = 1024
 _MAX_REMEMBERED = 256
 _remembered: dict[bytes, tuple[Description, int, int, int]] = {}
+_remembered_references: dict[bytes, Reference] = {}
 
 
 def _prefix_len(size: int, planes_bytes: int) -> int:
@@ -108,6 +126,22 @@ def _remember(view: BlobView, description: Description, plane: Plane) -> None:
     _remembered[bytes(view.data[:start])] = description, plane.size, plane.stride, plane.used
 
 
+def _familiar_reference(blob: bytes | bytearray | memoryview) -> Reference | None:
+    """What a blob by reference says, if just these bytes are remembered: buffers of a pool repeat them whole."""
+    if type(blob) is bytes or type(blob) is bytearray and len(blob) <= _MAX_PREFIX:
+        return _remembered_references.get(bytes(blob))
+    return None
+
+
+def _remember_reference(view: BlobView, description: Description, appended: Appended | None) -> None:
+    if view.header.size > _MAX_PREFIX or appended is not None:
+        return
+    if len(_remembered_references) >= _MAX_REMEMBERED:
+        _remembered_references.clear()
+    data = bytes(view.data)  # a copy, so that the caller's buffer is not kept
+    _remembered_references[data] = read_reference(BlobView.parse(data), description, None)
+
+
 def describe(view: BlobView) -> Description:
     """What a blob says of its tensor, apart from where its bytes are."""
     header = view.header
@@ -137,12 +171,12 @@ def _quantization(view: BlobView) -> Quantization | None:
     elif 0 <= axis < len(view.shape):
         wanted = view.shape[axis]
     elif axis != -2:
-        raise _malformed("quant_axis", axis, f"quant_axis {axis} is no dimension of {len(view.shape)}, nor -1 or -2", 40)
+        raise malformed("quant_axis", axis, f"quant_axis {axis} is no dimension of {len(view.shape)}, nor -1 or -2", 40)
     if len(scales) != wanted:
-        raise _malformed("quant_axis", axis, f"quant_axis {axis} needs {wanted} scales, {len(scales)} are here", 40)
+        raise malformed("quant_axis", axis, f"quant_axis {axis} needs {wanted} scales, {len(scales)} are here", 40)
     points = len(zero_points)
     if points and points != wanted:
-        raise _malformed(
+        raise malformed(
             "quant_zero_points_len", points, f"{points} zero points for {wanted} scales: as many, or none", 56
         )
     if axis == -2:
@@ -156,41 +190,32 @@ def _check_planes(view: BlobView, format: PixelFormat | str | None) -> None:
     wanted = format.plane_count if isinstance(format, PixelFormat) else 1 if format is None else len(records) or 1
     if len(records) != wanted:
         what = f"an image in {format}" if format else "a tensor without a pixel format"
-        raise _malformed("plane_count", len(records), f"{len(records)} planes came, {what} has {wanted}", 48)
+        raise malformed("plane_count", len(records), f"{len(records)} planes came, {what} has {wanted}", 48)
     for i, record in enumerate(records):
         if record.handle < INLINE:
-            raise _malformed("handle", record.handle, f"plane {i} has handle {record.handle}: -1 is inline")
+            raise malformed("handle", record.handle, f"plane {i} has handle {record.handle}: -1 is inline")
         if record.is_inline != records[0].is_inline:
-            raise _malformed("handle", record.handle, f"plane {i} is inline and plane 0 is not, or the other way round")
+            raise malformed("handle", record.handle, f"plane {i} is inline and plane 0 is not, or the other way round")
     for i, record in enumerate(records):
         if not record.is_inline and len(record.data):
-            raise _malformed("data", len(record.data), f"plane {i} is by reference and brings {len(record.data)} bytes too")
+            raise malformed("data", len(record.data), f"plane {i} is by reference and brings {len(record.data)} bytes too")
         if record.used > record.size:
-            raise _malformed("used", record.used, f"plane {i} uses {record.used} of {record.size} bytes")
+            raise malformed("used", record.used, f"plane {i} uses {record.used} of {record.size} bytes")
     if isinstance(format, PixelFormat):
         try:
             format.extent(view.shape)
         except ValueError as error:
-            raise _malformed("shape", view.shape, str(error), view.regions.shape) from None
-
-
-def _check_indices(records: Sequence[BlobPlane], table: int) -> None:
-    """Every handle must be an entry of the descriptor table, unless handle bytes stand in for one."""
-    for i, record in enumerate(records):
-        if record.handle >= table and not len(record.handle_bytes):
-            raise _malformed(
-                "handle", record.handle, f"plane {i} is in descriptor {record.handle}, {table} came with the blob"
-            )
+            raise malformed("shape", view.shape, str(error), view.regions.shape) from None
 
 
 def _inline(view: BlobView, i: int, record: BlobPlane) -> Plane:
     """Plane ``i``, whose bytes stand in the blob; its offset means nothing there."""
     if record.modifier:
-        raise _malformed("modifier", record.modifier, f"plane {i} is inline and tiled (modifier {record.modifier:#x})")
+        raise malformed("modifier", record.modifier, f"plane {i} is inline and tiled (modifier {record.modifier:#x})")
     if len(record.handle_bytes):
-        raise _malformed("handle_bytes", len(record.handle_bytes), f"plane {i} is inline and has handle bytes")
+        raise malformed("handle_bytes", len(record.handle_bytes), f"plane {i} is inline and has handle bytes")
     if record.size != len(record.data):
-        raise _malformed(
+        raise malformed(
             "size", record.size, f"plane {i} says {record.size} bytes and brings {len(record.data)} inline"
         )
     return Plane(memoryview(record.data).toreadonly(), record.stride, record.size, record.used)
@@ -201,27 +226,17 @@ def _check_addressed(description: Description, sizes: list[int]) -> None:
     shape, strides, format = description.shape, description.strides, description.format
     if isinstance(format, PixelFormat) and format.is_planar:
         shape, strides = shape[1:], strides[1:]  # dimension 0 steps from plane to plane
+    try:
+        grid = reach(shape, strides, description.dtype.size)
+    except ValueError as error:
+        raise malformed("strides", strides, str(error)) from None
     for i, size in enumerate(sizes):
-        reach = _reach(shape, strides, description.dtype)
+        needed = grid
         if isinstance(format, PixelFormat) and format.is_semi_planar and i == 1:
             layout = format.plane_table(*format.extent(shape), None, description.dtype.size)[1]
-            reach = layout.rows * layout.row_bytes  # at the least: its own stride is held against it when read
-        if reach > size:
-            raise _malformed(
-                "size", size, f"plane {i} has {size} bytes, shape {list(shape)} addresses {reach}", 0
-            )
-
-
-def _reach(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> int:
-    """Bytes from element 0 to the end of the last one addressed; Malformed where any lies before it."""
-    if 0 in shape:
-        return 0
-    reach = dtype.size
-    for dimension, stride in zip(shape, strides, strict=True):
-        if stride < 0 and dimension > 1:
-            raise _malformed("strides", strides, f"stride {stride} addresses bytes before the plane")
-        reach += (dimension - 1) * stride
-    return reach
+            needed = layout.rows * layout.row_bytes  # at the least: its own stride is held against it when read
+        if needed > size:
+            raise malformed("size", size, f"plane {i} has {size} bytes, shape {list(shape)} addresses {needed}", 0)
 
 
 def _appended(view: BlobView) -> Appended | None:
@@ -236,7 +251,3 @@ def _appended(view: BlobView) -> Appended | None:
         bytes(data[view.planes_end : regions.end]),
         bytes(data[regions.end :]),
     )
-
-
-def _malformed(field: str, value: object, message: str, offset: int | None = None) -> Malformed:
-    return Malformed(message, field=field, value=value, offset=offset)

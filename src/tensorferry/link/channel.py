@@ -1,0 +1,361 @@
+"""A socket as a channel of frames with descriptors: bytes in and out, and no idea of tensors.
+
+A frame starts with its own length, a little-endian u64 that counts itself: a tensor blob as it stands, or,
+since no blob is shorter than its header, a control frame of 24 bytes. Descriptors travel with a frame's
+first byte. Frames are read one at a time and from their first byte on, so that the kernel never hands over
+descriptors of one frame together with bytes of another.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import Disconnected, EndOfStream, ForgedLength, Malformed, TimedOut, Truncated, Unsupported
+from ..memory.descriptor import limit_advice
+from ..parts import Buffer
+
+__all__ = ["CONTROL", "MAX_DESCRIPTORS", "Channel", "Deadline", "Frame"]
+
+CONTROL = struct.Struct("<QQQ")  # length (24), what, which
+_LENGTH = struct.Struct("<Q")
+_SHORTEST = CONTROL.size
+_SHORTEST_BLOB = 72
+
+MAX_DESCRIPTORS = 253
+"""The kernel's SCM_MAX_FD: what one message can carry."""
+
+_ANCILLARY = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) if hasattr(socket, "CMSG_SPACE") else 0
+_FIRST_CHUNK = 1 << 20
+_SLICE = 200  # milliseconds
+_SMALL = 1 << 16
+# As plain numbers: flags of the enum kind cost as much as the system call that they go to.
+_CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_NO_SIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))
+_CTRUNC = int(getattr(socket, "MSG_CTRUNC", 0))
+_SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(getattr(socket, "SCM_RIGHTS", 0))
+_POLLIN, _POLLOUT = (select.POLLIN, select.POLLOUT) if hasattr(select, "poll") else (0, 0)
+
+
+class Deadline:
+    """A moment by which something must be done; None is never."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, timeout: float | None) -> None:
+        self._at = None if timeout is None else time.monotonic() + timeout
+
+    def left(self) -> float | None:
+        """Seconds left, 0 when it has passed, None for ever."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+
+class Frame(NamedTuple):
+    """One whole frame: its bytes, its length included, and the descriptors that came with it, now owned."""
+
+    data: bytes | bytearray
+    fds: list[int]
+    lost: bool
+    """Whether descriptors were lost on the way, because this process has no room for more."""
+
+
+class Channel:
+    """Frames over a connected AF_UNIX stream socket, which this owns. Safe to use from several threads."""
+
+    def __init__(self, sock: socket.socket, max_bytes: int) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._max_bytes = max_bytes
+        self._send_lock = threading.Lock()
+        self.recv_lock = threading.Lock()
+        self._unsent = bytearray()
+        self._notes: deque[bytes] = deque()
+        self._broken: str | None = None
+        self._reset()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 once closed."""
+        return self._socket.fileno()
+
+    # ---- out ----
+
+    def send(self, parts: Sequence[Buffer], fds: Sequence[int], deadline: Deadline) -> None:
+        """Send one frame whole, ``fds`` with its first byte; frames of other threads wait their turn.
+
+        Raises TimedOut: with nothing sent if the frame had not begun; otherwise the channel is broken, for
+        what follows half a frame cannot be told apart. Disconnected when the other side is gone.
+        """
+        left = deadline.left()
+        if not self._send_lock.acquire(timeout=-1 if left is None else left):
+            raise TimedOut("another thread was sending all the time: nothing was sent")
+        try:
+            if self._notes or self._unsent:
+                self._flush(deadline)
+            self._send_whole([memoryview(part) for part in parts], fds, deadline)
+        finally:
+            self._send_lock.release()
+            if self._notes:
+                self.flush_notes()
+
+    def _send_whole(self, views: list[memoryview], fds: Sequence[int], deadline: Deadline) -> None:
+        ancillary = [(_SOL_SOCKET, _SCM_RIGHTS, array.array("i", fds))] if fds else []
+        begun = False
+        while views:
+            try:
+                sent = self._sendmsg(views, ancillary)
+            except BlockingIOError:
+                if not self._wait(_POLLOUT, deadline):
+                    if begun:
+                        self._broken = "a frame was sent only in part before its time ran out"
+                    raise TimedOut(
+                        "the receiver does not take what is sent"
+                        + (": half a frame is out, this link cannot go on" if begun else ": nothing was sent")
+                    ) from None
+                continue
+            begun, ancillary = True, []
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
+
+    def _sendmsg(self, views: list[memoryview], ancillary: list[tuple[int, int, array.array[int]]]) -> int:
+        if self._broken is not None:
+            raise Disconnected(self._broken)
+        try:
+            return self._socket.sendmsg(views, ancillary, _NO_SIGNAL)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                raise Unsupported(
+                    f"too many descriptors are on their way and not yet received: {limit_advice()}",
+                    field="RLIMIT_NOFILE",
+                ) from error
+            if error.errno == errno.EBADF and self.fileno() >= 0:
+                raise Unsupported("a descriptor to send is not open", field="fd") from error
+            self._broken = f"the other side is gone ({error.strerror})"
+            raise Disconnected(self._broken) from error
+
+    def note(self, frame: bytes) -> None:
+        """Send a small frame when there is room for it, without ever waiting; safe in a finalizer."""
+        self._notes.append(frame)
+        self.flush_notes()
+
+    def flush_notes(self) -> bool:
+        """Send the notes that there is room for; whether none is left."""
+        while self._notes or self._unsent:
+            # Whoever holds the lock flushes when it lets go, so that no note is left behind.
+            if not self._send_lock.acquire(blocking=False):
+                return False
+            try:
+                self._flush(Deadline(0))
+            except (TimedOut, Disconnected):
+                return False
+            finally:
+                self._send_lock.release()
+        return True
+
+    def _flush(self, deadline: Deadline) -> None:
+        while self._notes or self._unsent:
+            while self._notes:
+                self._unsent += self._notes.popleft()
+            try:
+                sent = self._sendmsg([memoryview(bytes(self._unsent))], [])
+                del self._unsent[:sent]
+            except BlockingIOError:
+                if not self._wait(_POLLOUT, deadline):
+                    raise TimedOut("the other side does not take what is sent: nothing was sent") from None
+
+    # ---- in ----
+
+    def _reset(self) -> None:
+        self._data: bytes | bytearray = b""
+        self._filled = 0
+        self._fds: list[int] = []
+        self._lost = False
+
+    def receive(self, deadline: Deadline, hint: int = 0) -> Frame:
+        """The next frame, whole. Call it under ``recv_lock``.
+
+        ``hint`` is the frame's length where the other side has announced it: it saves a system call.
+        Raises TimedOut (what has come of a frame is kept, and the next call goes on with it), EndOfStream,
+        Truncated where the stream ends inside a frame, Malformed and ForgedLength for what is no frame.
+        """
+        while True:
+            frame = self.receive_now(hint)
+            if frame is not None:
+                return frame
+            if not self._wait(_POLLIN, deadline):
+                come = f"{self._filled} bytes of a frame came" if self._filled else "nothing came"
+                raise TimedOut(f"{come} within the time given")
+
+    def receive_now(self, hint: int = 0) -> Frame | None:
+        """As ``receive``, but None where it would wait."""
+        length = 0
+        while True:
+            filled = self._filled
+            if filled >= _SHORTEST:
+                if length == 0:
+                    length = self._length()
+                if filled == length:
+                    frame = Frame(self._data, self._fds, self._lost)
+                    self._reset()
+                    return frame
+                more = self._read_on(length)
+            else:
+                more = self._read_start(min(hint, _SMALL) or _SHORTEST)
+            if not more:
+                return None
+
+    def _read_start(self, length: int) -> bool:
+        """Read the frame's start, and the descriptors that came with it; False where nothing is there yet.
+
+        Never past the frame's end: what followed it might have descriptors of its own.
+        """
+        try:
+            data, ancillary, flags, _ = self._socket.recvmsg(length - self._filled, _ANCILLARY, _CLOEXEC)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._ended(error) from error
+        if ancillary or flags & _CTRUNC:
+            self._take_descriptors(ancillary, flags)
+        if not data:
+            raise self._ended(None)
+        self._data = self._data + data if self._data else data
+        self._filled = len(self._data)
+        return True
+
+    def _read_on(self, length: int) -> bool:
+        """Read more of a frame of ``length`` bytes. Descriptors in its middle are nobody's: the kernel drops them."""
+        filled = self._filled
+        try:
+            if length <= _SMALL:
+                got = self._socket.recv(length - filled)
+                self._data += got
+                self._filled = len(self._data)
+                return self._came(len(got))
+            data = self._data
+            if not isinstance(data, bytearray):
+                self._data = data = bytearray(data)
+            if filled == len(data):  # what was claimed is believed only as it comes
+                data += bytes(min(length - filled, max(filled, _FIRST_CHUNK)))
+            with memoryview(data) as whole, whole[filled:] as rest:
+                count = self._socket.recv_into(rest)
+            self._filled += count
+            return self._came(count)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._ended(error) from error
+
+    def _came(self, count: int) -> bool:
+        if count == 0:
+            raise self._ended(None)
+        return True
+
+    def _length(self) -> int:
+        """The length that the frame claims, if it can be one."""
+        length: int
+        (length,) = _LENGTH.unpack_from(self._data)
+        if length < _SHORTEST_BLOB and length != _SHORTEST:
+            raise self._cannot_go_on(
+                Malformed(f"a frame of {length} bytes is neither a blob nor a control frame", field="size", value=length)
+            )
+        if length > self._max_bytes:
+            raise self._cannot_go_on(
+                ForgedLength(
+                    f"a frame claims {length} bytes, this link takes {self._max_bytes} (max_bytes=)",
+                    field="size",
+                    value=length,
+                )
+            )
+        if length < self._filled:
+            raise self._cannot_go_on(
+                Malformed(f"{self._filled} bytes were announced, the frame has {length}", field="size", value=length)
+            )
+        return length
+
+    def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
+        for level, kind, payload in ancillary:
+            if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+                self._fds += fds
+        if flags & _CTRUNC:
+            self._lost = True
+        if len(self._fds) > MAX_DESCRIPTORS:
+            raise self._cannot_go_on(
+                Malformed(
+                    f"{len(self._fds)} descriptors came with one frame, more than {MAX_DESCRIPTORS}",
+                    field="handle",
+                    value=len(self._fds),
+                )
+            )
+
+    def _ended(self, error: OSError | None) -> Exception:
+        filled = self._filled
+        if self.fileno() < 0:
+            return self._cannot_go_on(Disconnected("this link was closed"))
+        if filled:
+            length = _LENGTH.unpack_from(self._data)[0] if filled >= _LENGTH.size else _LENGTH.size
+            return self._cannot_go_on(
+                Truncated(f"the stream ended after {filled} bytes of a frame of {length}", need=length, have=filled)
+            )
+        if error is not None:
+            return self._cannot_go_on(Disconnected(f"the other side is gone ({error.strerror})"))
+        return self._cannot_go_on(EndOfStream("the other side has closed: no more will come"))
+
+    def _cannot_go_on(self, error: Exception) -> Exception:
+        """``error``, after which nothing more can be read: where the next frame starts is unknown."""
+        close_all(self._fds)
+        self._reset()
+        if self.fileno() >= 0:
+            self.shut(socket.SHUT_RD)
+        return error
+
+    # ---- both ----
+
+    def _wait(self, events: int, deadline: Deadline) -> bool:
+        """Wait until the socket is ready, or somebody closed it here; False when the deadline came first."""
+        poll = select.poll()
+        poll.register(self._socket, events)
+        while True:
+            left = deadline.left()
+            if left == 0:
+                return False
+            # In slices: closing a descriptor wakes nobody who polls it. (A shutdown would, but it would end
+            # the connection for a forked child that uses it too.)
+            if poll.poll(_SLICE if left is None else min(_SLICE, left * 1000)) or self.fileno() < 0:
+                return True
+
+    def shut(self, how: int) -> None:
+        """Shut one direction down, for every process that has the connection; no matter if it is already."""
+        try:
+            self._socket.shutdown(how)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the socket, and what has come of a frame."""
+        close_all(self._fds)
+        self._fds = []
+        self._socket.close()
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close received descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+

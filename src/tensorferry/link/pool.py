@@ -1,0 +1,194 @@
+"""A pool of shared buffers that go round: filled here, lent to receivers, given back."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+import numpy.typing as npt
+
+from ..dtypes import DType
+from ..errors import Closed, TimedOut
+from ..image import Colorimetry, PixelFormat
+from ..memory.allocating import image_description, new_region, plane_layout
+from ..memory.lease import Lease
+from ..memory.region import Region, look_through
+from ..tensor import Description, Plane, StorageKind, Tensor
+from .channel import Deadline
+from .link import Lent, Link
+
+__all__ = ["Pool"]
+
+_LOOK_AGAIN = 5.0  # milliseconds: how soon a buffer is noticed that another thread's view or recv let go
+
+
+class Pool:
+    """``count`` buffers in shared memory for tensors of one kind, so that a stream allocates nothing.
+
+    ``acquire`` gives a writable tensor. Sending it lends it, over as many links as you like; the buffer is
+    free again when this side has let go of the tensor (``close``, the end of a ``with``, or garbage
+    collection, and no view is left) and the last receiver has let go of it. A receiver that dies lets go.
+    """
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        dtype: DType | npt.DTypeLike,
+        count: int,
+        *,
+        storage: StorageKind | str = StorageKind.SHM,
+        when_empty: str = "block",
+        huge_pages: bool = False,
+    ) -> None:
+        """Buffers for bare tensors in C order. ``storage`` is "shm" or "dmabuf".
+
+        ``when_empty`` "block" makes ``acquire`` wait for a buffer; "drop" makes it return None at once and
+        count the frame in ``dropped``.
+        """
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        row = DType.of(dtype)
+        strides = Description(row, dimensions).strides
+        self._start(Description(row, dimensions, strides), None, count, storage, when_empty, huge_pages)
+
+    @classmethod
+    def of_images(
+        cls,
+        format: PixelFormat | str,
+        width: int,
+        height: int,
+        count: int,
+        *,
+        stride: int | None = None,
+        dtype: DType | npt.DTypeLike = DType.UINT8,
+        colorimetry: Colorimetry | None = None,
+        storage: StorageKind | str = StorageKind.SHM,
+        when_empty: str = "block",
+        huge_pages: bool = False,
+    ) -> Pool:
+        """Buffers for images, each in one allocation; ``stride`` is the row pitch in bytes."""
+        self = cls.__new__(cls)
+        description = image_description(PixelFormat(format), width, height, stride, DType.of(dtype), colorimetry)
+        self._start(description, stride, count, storage, when_empty, huge_pages)
+        return self
+
+    def _start(
+        self,
+        description: Description,
+        stride: int | None,
+        count: int,
+        storage: StorageKind | str,
+        when_empty: str,
+        huge_pages: bool,
+    ) -> None:
+        if when_empty not in ("block", "drop"):
+            raise ValueError(f"when_empty {when_empty!r} is neither 'block' nor 'drop'")
+        if count < 1:
+            raise ValueError(f"a pool of {count} buffers has none to give")
+        self._description = description
+        self._layout = plane_layout(description, stride)
+        self._drop = when_empty == "drop"
+        self.dropped = 0
+        """Frames for which no buffer was free, with ``when_empty="drop"``."""
+        self.count = count
+        self._pid = os.getpid()
+        self._closed = False
+        self._out: set[Lease] = set()
+        size = sum(size for size, _ in self._layout)
+        kind = StorageKind(storage)
+        self._regions: list[Region] = []
+        try:
+            for _ in range(count):
+                self._regions.append(new_region(size, kind, huge_pages=huge_pages))
+        except BaseException:
+            self.close()
+            raise
+        self._free = deque(self._regions)
+
+    def acquire(self, timeout: float | None = None) -> Tensor | None:
+        """A writable tensor over a free buffer, whose old content it has.
+
+        Waits ``timeout`` seconds for one (None as long as it takes), then TimedOut; or, with
+        ``when_empty="drop"``, None at once.
+        """
+        if self._closed or os.getpid() != self._pid:
+            raise Closed("this pool was closed" if self._closed else "a pool serves only the process that made it")
+        deadline = Deadline(timeout)
+        while True:
+            try:
+                return self._tensor(self._free.popleft())
+            except IndexError:
+                pass
+            self._collect()
+            if self._free:
+                continue
+            if self._drop:
+                self.dropped += 1
+                return None
+            if deadline.left() == 0:
+                raise TimedOut(self._why_empty())
+            self._wait(deadline)
+
+    def _tensor(self, region: Region) -> Tensor:
+        lease = Lease(lambda: self._freed(region, lease))
+        self._out.add(lease)
+        root = region.root()
+        planes = []
+        offset = 0
+        for size, stride in self._layout:
+            planes.append(Plane(None, stride, size, offset=offset, handle=region))
+            offset += size
+        look_through(planes, root)
+        return Tensor(self._description, tuple(planes), storage=region.storage, hold=lease.hold(root))
+
+    def _freed(self, region: Region, lease: Lease) -> None:
+        self._out.discard(lease)
+        if os.getpid() == self._pid and not self._closed:
+            self._free.append(region)
+
+    def _links(self) -> set[Link]:
+        return {claim.link for lease in list(self._out) for claim in lease.claims if isinstance(claim, Lent)}
+
+    def _collect(self) -> None:
+        for link in self._links():
+            link.collect()
+
+    def _wait(self, deadline: Deadline) -> None:
+        left = deadline.left()
+        poll = select.poll()
+        for link in self._links():
+            if link.fileno() >= 0:
+                poll.register(link, select.POLLIN)
+        poll.poll(_LOOK_AGAIN if left is None else min(_LOOK_AGAIN, left * 1000))
+
+    def _why_empty(self) -> str:
+        lent = sum(1 for lease in list(self._out) if any(isinstance(claim, Lent) for claim in lease.claims))
+        here = len(self._out) - lent
+        return (
+            f"none of {self.count} buffers came free in time: {lent} are lent to receivers, {here} are held here only"
+            " (close a tensor after sending it, and drop its views)"
+        )
+
+    @property
+    def free(self) -> int:
+        """Buffers that are free now, as far as is known without asking the receivers."""
+        return len(self._free)
+
+    def close(self) -> None:
+        """Give the buffers up. Those that somebody still looks at go with the last view. Closing twice is fine."""
+        self._closed = True
+        self._regions = []
+        self._free = deque()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Pool of {self.count} × {self._description.dtype} {list(self._description.shape)}, {self.free} free>"
