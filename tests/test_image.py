@@ -89,7 +89,7 @@ def test_an_odd_row_is_not_below_a_whole_pair(format: str) -> None:
     [("rgb8", (4, 4)), ("rgb8", (4, 4, 4)), ("rgb8_planar", (4, 4, 3)), ("NV12", (4, 4, 1)), ("mono8", ())],
 )
 def test_no_grid_of_the_format(format: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="no .* grid"):
+    with pytest.raises(ValueError, match=r"no \w+ grid"):
         PixelFormat(format).extent(shape)
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from strategies import INTEGERS
 
 from tensorferry import Quantization
-from strategies import INTEGERS
 
 
 def test_per_tensor() -> None:
@@ -53,7 +53,9 @@ def test_saturates_to_the_very_limits(row: object) -> None:
     st.floats(2**-20, 2**20, width=32),
     st.integers(-128, 127),
 )
-def test_quantize_undoes_dequantize(stored: np.ndarray[tuple[int, ...], np.dtype[np.int8]], scale: float, zp: int) -> None:
+def test_quantize_undoes_dequantize(
+    stored: np.ndarray[tuple[int, ...], np.dtype[np.int8]], scale: float, zp: int
+) -> None:
     q = Quantization.per_tensor(scale, zp)
     assert np.array_equal(q.quantize(q.dequantize(stored), "int8"), stored)
 

@@ -6,6 +6,7 @@ keeps the lender's memory alive.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ def borrow(obj: object, *, byteswap: bool = False) -> Array:
     return array
 
 
+@functools.lru_cache(maxsize=256)
 def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """The byte strides of C order: each the plain product of the dimensions behind it and ``itemsize``."""
     strides = []
@@ -78,6 +80,8 @@ def reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> in
 
 def flat_bytes(array: Array) -> memoryview:
     """The bytes of a C-contiguous ``array`` as a flat memoryview over the same memory."""
+    if array.size and array.dtype.kind in "fiu":
+        return array.data.cast("B")
     # Through a view as uint8: memoryview.cast knows neither bfloat16 nor zero-sized shapes.
     return array.reshape(-1).view(_BYTE).data
 
@@ -96,9 +100,7 @@ def spanning_bytes(array: Array) -> Span:
     reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
     low = sum(step for step in reach if step < 0)
     high = sum(step for step in reach if step > 0) + array.itemsize
-    corner = tuple(
-        slice(n - 1, n) if step < 0 else slice(0, 1) for n, step in zip(array.shape, reach, strict=True)
-    )
+    corner = tuple(slice(n - 1, n) if step < 0 else slice(0, 1) for n, step in zip(array.shape, reach, strict=True))
     whole = np.lib.stride_tricks.as_strided(
         array[corner].reshape(1).view(_BYTE), (high - low,), (1,), writeable=array.flags.writeable
     )
@@ -114,7 +116,8 @@ def view(
     index can count.
     """
     try:
-        return np.ndarray(shape, dtype, data, offset, strides)
+        array: Array = np.ndarray(shape, dtype, data, offset, strides)
+        return array
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
         raise Unsupported(
             f"NumPy has no array of {len(shape)} dimensions over {len(data)} bytes"

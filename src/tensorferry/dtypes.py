@@ -26,10 +26,10 @@ class DType(str, Enum):
     vlink: int
     size: int
 
-    def __new__(cls, name: str, numpy: npt.DTypeLike, blob: int | None, vlink: int) -> DType:
+    def __new__(cls, name: str, element: npt.DTypeLike, blob: int | None, vlink: int) -> DType:
         self = str.__new__(cls, name)
         self._value_ = name
-        self.numpy = np.dtype(numpy)
+        self.numpy = np.dtype(element)
         self.blob = blob
         self.vlink = vlink
         self.size = self.numpy.itemsize
@@ -59,6 +59,10 @@ class DType(str, Enum):
         Raises Unsupported for any other element type, for a big-endian one, and for short names such as
         "u8": NumPy counts bytes in them and the blob's page counts bits, so they would be misread.
         """
+        if isinstance(dtype, np.dtype):
+            known = _BY_NUMPY.get(dtype)
+            if known is not None:
+                return known
         if isinstance(dtype, cls):
             return dtype
         if isinstance(dtype, str):
@@ -70,18 +74,16 @@ class DType(str, Enum):
                     value=dtype,
                 )
             return row
-        numpy = np.dtype(dtype)
+        given = np.dtype(dtype)
         try:
-            return _BY_NUMPY[numpy]
+            return _BY_NUMPY[given]
         except KeyError:
             hint = (
                 "it is big-endian: pass byteswap=True to copy it into little-endian order"
-                if numpy.byteorder == ">" and numpy.newbyteorder("<") in _BY_NUMPY
+                if given.byteorder == ">" and given.newbyteorder("<") in _BY_NUMPY
                 else f"convert it to one of {', '.join(_BY_NAME)} first"
             )
-            raise Unsupported(
-                f"dtype {numpy} cannot be carried: {hint}", field="dtype", value=numpy
-            ) from None
+            raise Unsupported(f"dtype {given} cannot be carried: {hint}", field="dtype", value=given) from None
 
 
 _BY_NAME: dict[str, DType] = {row.value: row for row in DType}

@@ -56,38 +56,40 @@ class _Shape(Enum):
     SEMI_PLANAR = "semi-planar"  # [H, W] luma, and one plane of interleaved chroma
 
 
+class _Row(NamedTuple):
+    """What tells one format from another."""
+
+    shape: _Shape
+    channels: int
+    chroma_rows: int = 0  # in halves of a luma row
+    chroma_pairs: int = 0  # in halves of a pair a pixel
+
+
 class PixelFormat(str, Enum):
     """A pixel format. A member is also the string of its name: ``t.format == "NV12"`` holds."""
 
-    channels: int
-    _shape: _Shape
-    _chroma_rows: tuple[int, int]
-    _chroma_width: int
-
-    def __new__(
-        cls, name: str, shape: _Shape, channels: int, chroma_rows: tuple[int, int] = (0, 1), chroma_width: int = 0
-    ) -> PixelFormat:
-        self = str.__new__(cls, name)
-        self._value_ = name
-        self._shape = shape
-        self.channels = channels
-        self._chroma_rows = chroma_rows  # chroma rows a luma row, as a fraction
-        self._chroma_width = chroma_width  # chroma row bytes, in rows of the even luma width
-        return self
-
-    RGB8 = "rgb8", _Shape.PACKED, 3
-    RGBA8 = "rgba8", _Shape.PACKED, 4
-    BGRA8 = "bgra8", _Shape.PACKED, 4
-    YUYV = "YUYV", _Shape.PACKED, 2
-    VYUY = "VYUY", _Shape.PACKED, 2
-    MONO8 = "mono8", _Shape.GREY, 1
-    RGB8_PLANAR = "rgb8_planar", _Shape.PLANAR, 3
-    RGBA8_PLANAR = "rgba8_planar", _Shape.PLANAR, 4
-    NV12 = "NV12", _Shape.SEMI_PLANAR, 1, (1, 2), 1
-    NV16 = "NV16", _Shape.SEMI_PLANAR, 1, (1, 1), 1
-    NV24 = "NV24", _Shape.SEMI_PLANAR, 1, (1, 1), 2
+    RGB8 = "rgb8"
+    RGBA8 = "rgba8"
+    BGRA8 = "bgra8"
+    YUYV = "YUYV"
+    VYUY = "VYUY"
+    MONO8 = "mono8"
+    RGB8_PLANAR = "rgb8_planar"
+    RGBA8_PLANAR = "rgba8_planar"
+    NV12 = "NV12"
+    NV16 = "NV16"
+    NV24 = "NV24"
 
     __str__ = str.__str__
+
+    @property
+    def channels(self) -> int:
+        """Samples that a pixel has in the grid: C of [H, W, C] and [C, H, W], otherwise 1."""
+        return _ROWS[self].channels
+
+    @property
+    def _shape(self) -> _Shape:
+        return _ROWS[self].shape
 
     @property
     def is_planar(self) -> bool:
@@ -131,7 +133,7 @@ class PixelFormat(str, Enum):
         if self._shape is _Shape.GREY:
             return (height, width, 1)
         if self.is_semi_planar:
-            return (height + self._chroma_height(height) * self._chroma_width, width)
+            return (height + self._chroma_height(height) * _ROWS[self].chroma_pairs, width)
         return self.grid(width, height)
 
     def row_bytes(self, width: int, itemsize: int = 1) -> int:
@@ -142,9 +144,7 @@ class PixelFormat(str, Enum):
         """The smallest pitch: a row's bytes, for semi-planar formats those of the width made even."""
         return self.row_bytes(width + width % 2 if self.is_semi_planar else width, itemsize)
 
-    def strides(
-        self, width: int, height: int, pitch: int | None = None, itemsize: int = 1
-    ) -> tuple[int, ...]:
+    def strides(self, width: int, height: int, pitch: int | None = None, itemsize: int = 1) -> tuple[int, ...]:
         """The grid's byte strides: C order, with the row dimension's stride at the pitch."""
         pitch = self.min_pitch(width, itemsize) if pitch is None else pitch
         if self._shape is _Shape.PACKED:
@@ -170,11 +170,25 @@ class PixelFormat(str, Enum):
             return (first,) * self.channels
         if not self.is_semi_planar:
             return (first,)
-        rows, long = self._chroma_height(height), self._chroma_width
+        rows, long = self._chroma_height(height), _ROWS[self].chroma_pairs
         # NV24 has a chroma pair a pixel; the others one for two, so an odd width rounds up to a whole pair.
         chroma = used * 2 if long == 2 else smallest
         return first, PlaneLayout(rows, chroma, pitch * long, pitch, pitch * long * rows)
 
     def _chroma_height(self, height: int) -> int:
-        numerator, denominator = self._chroma_rows
-        return -(-height * numerator // denominator)
+        return (height * _ROWS[self].chroma_rows + 1) // 2
+
+
+_ROWS = {
+    PixelFormat.RGB8: _Row(_Shape.PACKED, 3),
+    PixelFormat.RGBA8: _Row(_Shape.PACKED, 4),
+    PixelFormat.BGRA8: _Row(_Shape.PACKED, 4),
+    PixelFormat.YUYV: _Row(_Shape.PACKED, 2),
+    PixelFormat.VYUY: _Row(_Shape.PACKED, 2),
+    PixelFormat.MONO8: _Row(_Shape.GREY, 1),
+    PixelFormat.RGB8_PLANAR: _Row(_Shape.PLANAR, 3),
+    PixelFormat.RGBA8_PLANAR: _Row(_Shape.PLANAR, 4),
+    PixelFormat.NV12: _Row(_Shape.SEMI_PLANAR, 1, 1, 1),
+    PixelFormat.NV16: _Row(_Shape.SEMI_PLANAR, 1, 2, 1),
+    PixelFormat.NV24: _Row(_Shape.SEMI_PLANAR, 1, 2, 2),
+}

@@ -77,9 +77,7 @@ def _part(
     return _cut(format, layout, rows, i, 0)
 
 
-def _split(
-    format: PixelFormat, width: int, height: int, dtype: DType, piece: Array, stride: int | None
-) -> list[_Part]:
+def _split(format: PixelFormat, width: int, height: int, dtype: DType, piece: Array, stride: int | None) -> list[_Part]:
     """Every plane from one allocation, in which they stand one behind the other."""
     tight = format.plane_table(width, height, None, dtype.size)
     lines = {sum(layout.size // (layout.stride or 1) for layout in tight): 1}

@@ -111,7 +111,7 @@ class Quantization:
             raise ValueError("array holds NaN, which no integer stands for")
         scales, zero_points = self._broadcast(reals.shape)
         stored = np.rint(reals / scales) + zero_points
-        limits = np.iinfo(target)
+        limits = np.iinfo(str(target))
         result = np.asarray(np.clip(stored, limits.min, limits.max))
         # float64 rounds the limits of 64-bit types up, past what the type holds: saturate those by hand.
         top, bottom = result >= limits.max, result <= limits.min

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -141,9 +142,7 @@ class Description:
     def changed(self, **changes: Any) -> Description:
         """Another description with ``changes`` made to it."""
         keep = {"format": self.format, "colorimetry": self.colorimetry, "quantization": self.quantization}
-        return Description(
-            self.dtype, self.shape, self.strides if self.strides_given else None, **{**keep, **changes}
-        )
+        return Description(self.dtype, self.shape, self.strides if self.strides_given else None, **{**keep, **changes})
 
 
 class _Keep(Enum):
@@ -269,9 +268,9 @@ class Tensor:
     def replace(
         self,
         *,
-        labels: Labels | None | _Keep = _KEEP,
-        quantization: Quantization | None | _Keep = _KEEP,
-        colorimetry: Colorimetry | None | _Keep = _KEEP,
+        labels: Labels | _Keep | None = _KEEP,
+        quantization: Quantization | _Keep | None = _KEEP,
+        colorimetry: Colorimetry | _Keep | None = _KEEP,
     ) -> Tensor:
         """Another tensor over the same planes, with the given parts replaced (None takes a part away)."""
         changes: dict[str, Any] = {}
@@ -391,10 +390,12 @@ class Tensor:
         """
         description = self._description
         data = self._host_bytes(0)
-        if type(description.format) is str:
-            raise self._unknown_format(description.format)
-        if description.format is not None and description.format.is_planar:
-            return self._planar_view()
+        format = description.format
+        if format is not None:
+            if not isinstance(format, PixelFormat):
+                raise self._unknown_format(format)
+            if format.is_planar:
+                return self._planar_view()
         return view(description.shape, description.numpy_dtype, data, self._origin, description.strides)
 
     def plane(self, i: int) -> Array:
@@ -540,7 +541,7 @@ class Tensor:
         owners = {id(plane.data.obj) for plane in self.planes if plane.data is not None}
         places = [channel.__array_interface__["data"][0] for channel in channels]
         step = places[1] - places[0]
-        even = all(b - a == step for a, b in zip(places, places[1:], strict=False))
+        even = all(b - a == step for a, b in itertools.pairwise(places))
         if len(owners) != 1 or not even or any(channel.strides != first.strides for channel in channels):
             raise Unsupported(
                 f"the {len(channels)} planes stand apart in memory, so no one view covers them:"
@@ -551,4 +552,3 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(
             first, (len(channels), *first.shape), (step, *first.strides), writeable=first.flags.writeable
         )
-

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from strategies import text, u32, u64
+
 from tensorferry import ForgedLength, InvalidUtf8, Malformed, Truncated, Unsupported, UnsupportedRequirement, WireError
 from tensorferry.blob import (
     D3D11_HANDLE_BYTES,
@@ -95,7 +95,9 @@ def test_an_empty_header_parses() -> None:
         ({"reserved": 7}, 72, Malformed, {"value": 7, "offset": 68}),
     ],
 )
-def test_header_refusals_in_order(fields: dict[str, int], have: int, error: type[WireError], facts: dict[str, Any]) -> None:
+def test_header_refusals_in_order(
+    fields: dict[str, int], have: int, error: type[WireError], facts: dict[str, Any]
+) -> None:
     out = bytearray()
     header(**fields).write_to(out)
     with pytest.raises(error) as caught:
@@ -104,8 +106,16 @@ def test_header_refusals_in_order(fields: dict[str, int], have: int, error: type
 
 
 def test_regions_follow_one_another() -> None:
-    h = header(size=1000, ndim=3, strides_len=3, quant_scales_len=3, quant_zero_points_len=3, strings_bytes=24,
-               planes_bytes=600, plane_count=2)
+    h = header(
+        size=1000,
+        ndim=3,
+        strides_len=3,
+        quant_scales_len=3,
+        quant_zero_points_len=3,
+        strings_bytes=24,
+        planes_bytes=600,
+        plane_count=2,
+    )
     assert region_offsets(h) == (72, 96, 120, 132, 144, 168, 768)
     assert region_offsets(h._replace(strides_len=0)) == (72, 96, 96, 108, 120, 144, 744)
 
@@ -199,8 +209,22 @@ def test_a_plane_record_by_hand() -> None:
     assert parsed != "a plane"
 
 
-@given(st.lists(st.builds(BlobPlane, st.integers(-(2**63), 2**63 - 1), u64, u64, u64, u64, u64,
-                          st.binary(max_size=20), st.binary(max_size=20)), max_size=4))
+@given(
+    st.lists(
+        st.builds(
+            BlobPlane,
+            st.integers(-(2**63), 2**63 - 1),
+            u64,
+            u64,
+            u64,
+            u64,
+            u64,
+            st.binary(max_size=20),
+            st.binary(max_size=20),
+        ),
+        max_size=4,
+    )
+)
 def test_any_planes(planes: list[BlobPlane]) -> None:
     out = bytearray()
     for plane in planes:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from strategies import BLOB_DTYPES, bare_tensors, damaged, images, same_pixels
+
 from tensorferry import (
     Colorimetry,
     DType,
@@ -113,15 +113,34 @@ def look(wire: bytes) -> None:
     assert peak < 4 * len(wire) + 2**20
 
 
-@pytest.mark.parametrize("field", ["ndim", "plane_count", "quant_scales_len", "quant_zero_points_len", "strings_bytes",
-                                   "strides_len", "planes_bytes", "size"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "ndim",
+        "plane_count",
+        "quant_scales_len",
+        "quant_zero_points_len",
+        "strings_bytes",
+        "strides_len",
+        "planes_bytes",
+        "size",
+    ],
+)
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 1000, 10_000, 2**20, 2**32 - 1, 2**63, 2**64 - 1])
 def test_forged_counts_cost_no_memory(field: str, count: int) -> None:
     wire = bytearray(blob.export(Tensor.from_array(np.zeros(600_000, np.uint8)))[0])
     header = BlobView.parse(wire).header
     width = "Q" if field in ("planes_bytes", "size") else "I"
-    offset = {"ndim": 44, "plane_count": 48, "quant_scales_len": 52, "quant_zero_points_len": 56, "strings_bytes": 60,
-              "strides_len": 64, "planes_bytes": 16, "size": 0}[field]
+    offset = {
+        "ndim": 44,
+        "plane_count": 48,
+        "quant_scales_len": 52,
+        "quant_zero_points_len": 56,
+        "strings_bytes": 60,
+        "strides_len": 64,
+        "planes_bytes": 16,
+        "size": 0,
+    }[field]
     struct.pack_into(f"<{width}", wire, offset, count % (1 << (64 if width == "Q" else 32)))
     if field == "ndim":
         struct.pack_into("<I", wire, 64, count % 2**32)
@@ -151,12 +170,15 @@ def test_strides_that_came_over_the_wire_stay() -> None:
     assert blob.export(back)[0] == wire
 
 
-@pytest.mark.parametrize("a", [
-    np.arange(12, dtype=np.int16).reshape(3, 4).T,
-    np.arange(12, dtype=np.int16)[::-1],
-    np.arange(12, dtype=np.int16)[::3],
-    np.broadcast_to(np.int16(7), (2, 3)),
-])
+@pytest.mark.parametrize(
+    "a",
+    [
+        np.arange(12, dtype=np.int16).reshape(3, 4).T,
+        np.arange(12, dtype=np.int16)[::-1],
+        np.arange(12, dtype=np.int16)[::3],
+        np.broadcast_to(np.int16(7), (2, 3)),
+    ],
+)
 def test_arrays_not_in_c_order_travel_in_c_order(a: np.ndarray[Any, Any]) -> None:
     """Readers in the field take an inline plane for C order whatever its strides say; and gaps stay at home."""
     wire = blob.export(Tensor.from_array(a))[0]
@@ -253,9 +275,15 @@ def rewritten(planes: list[BlobPlane], format: str = "") -> bytes:
     for plane in planes:
         blob.write_plane(out, plane)
     head = bytearray()
-    blob.BlobHeader.empty()._replace(size=len(out), planes_bytes=len(out) - planes_at, storage_kind=1, ndim=2,
-                                     plane_count=len(planes), strings_bytes=planes_at - strings_at,
-                                     strides_len=2).write_to(head)
+    blob.BlobHeader.empty()._replace(
+        size=len(out),
+        planes_bytes=len(out) - planes_at,
+        storage_kind=1,
+        ndim=2,
+        plane_count=len(planes),
+        strings_bytes=planes_at - strings_at,
+        strides_len=2,
+    ).write_to(head)
     out[: len(head)] = head
     return bytes(out)
 

@@ -278,9 +278,7 @@ class Published:
     @property
     def colorimetry(self) -> Colorimetry:
         packed = int(library().ef_tensor_colorimetry(self.handle))
-        space, transfer, encoding, range_ = (
-            names[packed >> 8 * axis & 0xFF] for axis, names in enumerate(COLOR_AXES)
-        )
+        space, transfer, encoding, range_ = (names[packed >> 8 * axis & 0xFF] for axis, names in enumerate(COLOR_AXES))
         return space, transfer, encoding, range_
 
     @property
@@ -338,9 +336,7 @@ def _quantize(builder: int, axis: int, scales: Sequence[float], zero_points: Seq
     steps = (c_float * len(scales))(*scales)
     offsets = None if zero_points is None else (c_int32 * len(zero_points))(*zero_points)
     if offsets is not None and len(offsets) != len(steps):
-        raise ValueError(
-            f"{len(steps)} scales, {len(offsets)} zero points: the library would read past the shorter"
-        )
+        raise ValueError(f"{len(steps)} scales, {len(offsets)} zero points: the library would read past the shorter")
     return int(library().ef_tensor_builder_quantization(builder, axis, steps, offsets, len(steps)))
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-
 import published
-import tensorferry as ferry
+import pytest
 from published import Published, Refused
+
+import tensorferry as ferry
 from tensorferry import Colorimetry, DType, PixelFormat, Quantization, Tensor, blob
 
 pytestmark = pytest.mark.skipif(
@@ -36,7 +36,9 @@ QUANTIZATIONS: dict[str, Callable[[int, int], Quantization]] = {
     "tensor": lambda axis, n: Quantization.per_tensor(0.25),
     "tensor with zero point": lambda axis, n: Quantization.per_tensor(0.25, -7),
     "channel": lambda axis, n: Quantization.per_channel(axis, np.arange(1, n + 1) / 8),
-    "channel with zero points": lambda axis, n: Quantization.per_channel(axis, np.arange(1, n + 1) / 8, np.arange(n) - 1),
+    "channel with zero points": lambda axis, n: Quantization.per_channel(
+        axis, np.arange(1, n + 1) / 8, np.arange(n) - 1
+    ),
 }
 
 
@@ -62,7 +64,7 @@ def agree(theirs: Published, ours: Tensor) -> None:
     assert theirs.dtype == ours.dtype.blob
     assert theirs.format == (ours.format or "")
     assert theirs.plane_count == len(ours.planes)
-    allocation = ours.shape
+    allocation: tuple[int, ...] = ours.shape
     if isinstance(ours.format, PixelFormat):
         allocation = ours.format.allocation(ours.width, ours.height)
     assert theirs.shape == allocation
@@ -81,7 +83,12 @@ def both_ways(ours: Tensor) -> None:
         back = theirs.export()
     assert back == wire
     again = ferry.loads(back)
-    assert (again.dtype, again.shape, again.strides, again.format) == (ours.dtype, ours.shape, ours.strides, ours.format)
+    assert (again.dtype, again.shape, again.strides, again.format) == (
+        ours.dtype,
+        ours.shape,
+        ours.strides,
+        ours.format,
+    )
     assert again.quantization == ours.quantization
     assert payload(again) == payload(ours)
 

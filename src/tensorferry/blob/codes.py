@@ -32,7 +32,7 @@ def format_of(strings: BlobStrings) -> PixelFormat | str | None:
 
 
 def colorimetry_of(strings: BlobStrings) -> Colorimetry | None:
-    return Colorimetry(*strings[1:]) or None
+    return Colorimetry(*strings[1:]) if any(strings[1:]) else None
 
 
 def strings_of(description: Description) -> BlobStrings:

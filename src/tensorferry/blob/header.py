@@ -96,9 +96,7 @@ def parse_header(blob: memoryview | bytes | bytearray) -> BlobHeader:
     """
     have = len(blob)
     if have < HEADER_LEN:
-        raise Truncated(
-            f"a blob has a header of {HEADER_LEN} bytes, only {have} are here", need=HEADER_LEN, have=have
-        )
+        raise Truncated(f"a blob has a header of {HEADER_LEN} bytes, only {have} are here", need=HEADER_LEN, have=have)
     header = BlobHeader._make(HEADER.unpack_from(blob))
     unknown = header.required_mask & ~SUPPORTED_REQUIRED_MASK
     if unknown:
@@ -120,9 +118,7 @@ def parse_header(blob: memoryview | bytes | bytearray) -> BlobHeader:
             f"the blob claims {header.size} bytes, only {have} are here", need=header.size, have=have, offset=0
         )
     if header.reserved:
-        raise Malformed(
-            f"reserved must be 0, not {header.reserved:#x}", value=header.reserved, offset=RESERVED_OFFSET
-        )
+        raise Malformed(f"reserved must be 0, not {header.reserved:#x}", value=header.reserved, offset=RESERVED_OFFSET)
     return header
 
 
@@ -134,27 +130,38 @@ def region_offsets(header: BlobHeader) -> Regions:
     """
     if header.strides_len not in (0, header.ndim):
         raise _forged(header, "strides_len", 64, f"is neither 0 nor ndim ({header.ndim})")
-    shape = HEADER_LEN
-    strides = _after(header, shape, "ndim", 44, 8)
-    quant_scales = _after(header, strides, "strides_len", 64, 8)
-    quant_zero_points = _after(header, quant_scales, "quant_scales_len", 52, 4)
-    strings = _after(header, quant_zero_points, "quant_zero_points_len", 56, 4)
-    planes = _after(header, strings, "strings_bytes", 60, 1)
+    strides = HEADER_LEN + header.ndim * 8
+    quant_scales = strides + header.strides_len * 8
+    quant_zero_points = quant_scales + header.quant_scales_len * 4
+    strings = quant_zero_points + header.quant_zero_points_len * 4
+    planes = strings + header.strings_bytes
+    regions = Regions(
+        HEADER_LEN, strides, quant_scales, quant_zero_points, strings, planes, planes + header.planes_bytes
+    )
+    if regions.end > header.size:
+        _refuse_overrun(header, regions)
     if planes % _WORD:
         raise Malformed(
             f"the planes start at byte {planes}, off the 8-byte words that they stand on", value=planes, offset=60
         )
-    end = _after(header, planes, "planes_bytes", 16, 1)
+    if regions.end > header.size:
+        raise _forged(header, "planes_bytes", 16, f"runs to byte {regions.end} of a blob of {header.size}")
     if header.plane_count * PLANE_RECORD_LEN > header.planes_bytes:
         raise _forged(header, "plane_count", 48, f"needs more than the {header.planes_bytes} bytes of planes")
-    return Regions(shape, strides, quant_scales, quant_zero_points, strings, planes, end)
+    return regions
 
 
-def _after(header: BlobHeader, start: int, field: str, offset: int, unit: int) -> int:
-    end: int = start + getattr(header, field) * unit
-    if end > header.size:
-        raise _forged(header, field, offset, f"runs to byte {end} of a blob of {header.size}")
-    return end
+def _refuse_overrun(header: BlobHeader, regions: Regions) -> None:
+    """Name the first count before the planes that runs past ``size``, if one does."""
+    for field, offset, end in (
+        ("ndim", 44, regions.strides),
+        ("strides_len", 64, regions.quant_scales),
+        ("quant_scales_len", 52, regions.quant_zero_points),
+        ("quant_zero_points_len", 56, regions.strings),
+        ("strings_bytes", 60, regions.planes),
+    ):
+        if end > header.size:
+            raise _forged(header, field, offset, f"runs to byte {end} of a blob of {header.size}")
 
 
 def _forged(header: BlobHeader, field: str, offset: int, why: str) -> ForgedLength:

@@ -128,7 +128,7 @@ def _remember(view: BlobView, description: Description, plane: Plane) -> None:
 
 def _familiar_reference(blob: bytes | bytearray | memoryview) -> Reference | None:
     """What a blob by reference says, if just these bytes are remembered: buffers of a pool repeat them whole."""
-    if type(blob) is bytes or type(blob) is bytearray and len(blob) <= _MAX_PREFIX:
+    if type(blob) is bytes or (type(blob) is bytearray and len(blob) <= _MAX_PREFIX):
         return _remembered_references.get(bytes(blob))
     return None
 
@@ -164,6 +164,9 @@ def describe(view: BlobView) -> Description:
 
 
 def _quantization(view: BlobView) -> Quantization | None:
+    header = view.header
+    if header.quant_axis == -2 and not header.quant_scales_len and not header.quant_zero_points_len:
+        return None
     axis, scales, zero_points = view.quantization
     wanted = 0
     if axis == -1:
@@ -198,7 +201,9 @@ def _check_planes(view: BlobView, format: PixelFormat | str | None) -> None:
             raise malformed("handle", record.handle, f"plane {i} is inline and plane 0 is not, or the other way round")
     for i, record in enumerate(records):
         if not record.is_inline and len(record.data):
-            raise malformed("data", len(record.data), f"plane {i} is by reference and brings {len(record.data)} bytes too")
+            raise malformed(
+                "data", len(record.data), f"plane {i} is by reference and brings {len(record.data)} bytes too"
+            )
         if record.used > record.size:
             raise malformed("used", record.used, f"plane {i} uses {record.used} of {record.size} bytes")
     if isinstance(format, PixelFormat):
@@ -215,9 +220,7 @@ def _inline(view: BlobView, i: int, record: BlobPlane) -> Plane:
     if len(record.handle_bytes):
         raise malformed("handle_bytes", len(record.handle_bytes), f"plane {i} is inline and has handle bytes")
     if record.size != len(record.data):
-        raise malformed(
-            "size", record.size, f"plane {i} says {record.size} bytes and brings {len(record.data)} inline"
-        )
+        raise malformed("size", record.size, f"plane {i} says {record.size} bytes and brings {len(record.data)} inline")
     return Plane(memoryview(record.data).toreadonly(), record.stride, record.size, record.used)
 
 

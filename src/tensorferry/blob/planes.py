@@ -79,8 +79,6 @@ class BlobPlane:
             return NotImplemented
         return self.scalars() == other.scalars() and (self.handle_bytes, self.data) == (other.handle_bytes, other.data)
 
-    __hash__ = None  # type: ignore[assignment]  # equality looks at borrowed bytes, which may change
-
     def __repr__(self) -> str:
         where = "inline" if self.is_inline else f"handle={self.handle}, offset={self.offset}"
         return f"BlobPlane({where}, stride={self.stride}, size={self.size}, used={self.used})"
@@ -109,14 +107,15 @@ def scan_planes(region: memoryview, count: int) -> tuple[tuple[BlobPlane, ...], 
                 have=have,
                 offset=at,
             )
-        *scalars, handle_bytes_len, data_len = RECORD.unpack_from(region, at)
+        handle, offset, stride, size, used, modifier, handle_bytes_len, data_len = RECORD.unpack_from(region, at)
         data_start = start + handle_bytes_len
         end = data_start + data_len
         if data_start > have:
             raise _forged("handle_bytes_len", i, handle_bytes_len, have - start, at + 48)
         if end > have:
             raise _forged("data_len", i, data_len, have - data_start, at + 52)
-        planes.append(BlobPlane(*scalars, region[start:data_start], region[data_start:end]))
+        payloads = region[start:data_start], region[data_start:end]
+        planes.append(BlobPlane(handle, offset, stride, size, used, modifier, *payloads))
         at = end + padding(end)
     return tuple(planes), at
 

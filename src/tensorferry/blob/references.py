@@ -104,7 +104,9 @@ def _kind(code: int, records: Sequence[BlobPlane]) -> StorageKind | int:
 
 def _arrived(kind: StorageKind | int, record: BlobPlane, fds: Sequence[int], pid: int) -> ForeignPlane:
     if not len(record.handle_bytes) and record.handle >= len(fds) and kind is not StorageKind.IO_SURFACE:
-        raise malformed("handle", record.handle, f"descriptor {record.handle} did not come: {len(fds)} came with the blob")
+        raise malformed(
+            "handle", record.handle, f"descriptor {record.handle} did not come: {len(fds)} came with the blob"
+        )
     return ForeignPlane(
         kind,
         bytes(record.handle_bytes),

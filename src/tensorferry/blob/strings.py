@@ -23,6 +23,11 @@ class BlobStrings(NamedTuple):
     color_range: str = ""
 
 
+# Most tensors are no images: five times the length 0.
+_SILENT = BlobStrings()
+_SILENCE = bytes(len(_SILENT) * _LENGTH.size)
+
+
 def parse_strings(region: memoryview | bytes) -> BlobStrings:
     """The five strings at the start of ``region``; what follows them in it is not looked at.
 
@@ -34,6 +39,8 @@ def parse_strings(region: memoryview | bytes) -> BlobStrings:
 
 def scan_strings(region: memoryview | bytes) -> tuple[BlobStrings, int]:
     """The five strings, and the byte at which they end."""
+    if region[: len(_SILENCE)] == _SILENCE:
+        return _SILENT, len(_SILENCE)
     have = len(region)
     at = 0
     texts = []
@@ -82,8 +89,3 @@ def write_strings(out: bytearray, strings: BlobStrings, appended: bytes = b"") -
             out += encoded
     out += appended
     out += bytes(padding(len(out)))
-
-
-# Most tensors are no images: five times the length 0.
-_SILENT = BlobStrings()
-_SILENCE = bytes(len(_SILENT) * _LENGTH.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
+from struct import unpack_from
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,18 @@ class BlobView:
     it in the buffer.
     """
 
-    __slots__ = ("_quantization", "data", "header", "planes", "planes_end", "regions", "shape", "strides", "strings", "strings_end")
+    __slots__ = (
+        "_quantization",
+        "data",
+        "header",
+        "planes",
+        "planes_end",
+        "regions",
+        "shape",
+        "strides",
+        "strings",
+        "strings_end",
+    )
 
     data: memoryview
     header: BlobHeader
@@ -65,12 +76,12 @@ class BlobView:
         self.regions = regions = region_offsets(header)
         _check_bounds(header)
         self.data = buffer[: header.size]
-        self.shape = Struct(f"<{header.ndim}Q").unpack_from(buffer, regions.shape)
-        self.strides = Struct(f"<{header.strides_len}q").unpack_from(buffer, regions.strides)
-        with _offsets_from(regions.strings):
+        self.shape = unpack_from(f"<{header.ndim}Q", buffer, regions.shape)
+        self.strides = unpack_from(f"<{header.strides_len}q", buffer, regions.strides)
+        with _OffsetsFrom(regions.strings):
             self.strings, end = scan_strings(buffer[regions.strings : regions.planes])
         self.strings_end = regions.strings + end
-        with _offsets_from(regions.planes):
+        with _OffsetsFrom(regions.planes):
             self.planes, end = scan_planes(buffer[regions.planes : regions.end], header.plane_count)
         self.planes_end = min(regions.planes + end, regions.end)
         return self
@@ -90,13 +101,15 @@ class BlobView:
 
 
 def _check_bounds(header: BlobHeader) -> None:
+    if header.ndim <= MAX_NDIM and header.plane_count <= MAX_PLANES and header.strings_bytes <= MAX_STRINGS_BYTES:
+        return
     for field, bound in (("ndim", MAX_NDIM), ("plane_count", MAX_PLANES), ("strings_bytes", MAX_STRINGS_BYTES)):
         value = getattr(header, field)
         if value > bound:
             raise Unsupported(f"{field} {value} is more than the {bound} that are read here", field=field, value=value)
 
 
-class _offsets_from:
+class _OffsetsFrom:
     """Makes the offsets in a region's errors count from the start of the blob."""
 
     __slots__ = ("start",)
@@ -121,7 +134,7 @@ def iter_blobs(buffer: bytes | bytearray | memoryview) -> Iterator[memoryview]:
     whole = flat(buffer)
     at = 0
     while at < len(whole):
-        with _offsets_from(at):
+        with _OffsetsFrom(at):
             try:
                 size = parse_header(whole[at:]).size
             except WireError as error:
