@@ -331,6 +331,15 @@ def test_an_unknown_format_is_carried_with_its_planes() -> None:
     assert (again.format, len(again.planes)) == ("P010", 3)
 
 
+def test_what_an_unknown_format_addresses_is_not_guessed() -> None:
+    """NV12 under a name from tomorrow: its chroma is smaller than the grid, and comes through untouched."""
+    wire = bytearray(blob.export(Tensor.image("NV12", 4, 2, bytes(range(12))))[0])
+    wire[wire.index(b"NV12") : wire.index(b"NV12") + 4] = b"NV21"
+    t = blob.import_(wire)
+    assert [bytes(p.data or b"") for p in t.planes] == [bytes(range(8)), bytes(range(8, 12))]
+    assert blob.export(t)[0] == wire
+
+
 def test_quantization_of_an_image() -> None:
     t = Tensor.image("rgb8_planar", 4, 2, bytes(24), dtype="int8", quantization=Quantization.per_channel(0, [1, 2, 3]))
     assert blob.import_(blob.export(t)[0]).quantization == t.quantization

@@ -18,6 +18,7 @@ from .strings import write_strings
 
 __all__ = ["TransportMode", "export", "export_into", "export_parts"]
 
+_WITHOUT_DESCRIPTOR = frozenset({StorageKind.MEM, StorageKind.PBO, StorageKind.D3D11})
 _NOTHING = Appended(b"", b"", b"")
 _MAX_REMEMBERED = 256
 _remembered: dict[tuple[Description, StorageKind, tuple[bytes, ...], int], bytes] = {}
@@ -162,7 +163,7 @@ def _inline_bytes(tensor: Tensor, i: int, plane: Plane) -> memoryview:
 def _reference(tensor: Tensor, i: int, plane: Plane, table: list[int]) -> bytes:
     """The record of a plane by reference; planes of one allocation share an entry of ``table``."""
     fileno = getattr(plane.handle, "fileno", None)
-    if fileno is None or tensor._storage is StorageKind.MEM or tensor._storage is StorageKind.PBO:
+    if fileno is None or tensor._storage in _WITHOUT_DESCRIPTOR:
         raise Unsupported(
             f"plane {i} lives in {tensor.storage} memory, which has no handle to pass on:"
             " export it inline, or allocate it with storage='shm'",

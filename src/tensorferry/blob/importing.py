@@ -14,7 +14,7 @@ from ..tensor import Description, Plane, Tensor
 from .codes import DTYPES, colorimetry_of, format_of
 from .header import HEADER_LEN, PLANE_RECORD_LEN, padding
 from .planes import INLINE, BlobPlane
-from .references import Reference, malformed, open_reference, read_reference
+from .references import Reference, field_offset, malformed, open_reference, read_reference
 from .view import BlobView
 
 __all__ = ["Appended", "import_"]
@@ -70,13 +70,14 @@ def import_(
     description = describe(view)
     records = view.planes
     _check_planes(view, description.format)
-    _check_addressed(description, [record.size for record in records])
     appended = _appended(view)
     if not records[0].is_inline:
+        _check_addressed(view, description)
         reference = read_reference(view, description, appended)
         _remember_reference(view, description, appended)
         return open_reference(reference, fds, fence, policy, writable, opener, keep)
     planes = tuple(_inline(view, i, record) for i, record in enumerate(records))
+    _check_addressed(view, description)
     if len(planes) == 1 and appended is None:
         _remember(view, description, planes[0])
     return Tensor(description, planes, carried=appended)
@@ -128,7 +129,7 @@ def _remember(view: BlobView, description: Description, plane: Plane) -> None:
 
 def _familiar_reference(blob: bytes | bytearray | memoryview) -> Reference | None:
     """What a blob by reference says, if just these bytes are remembered: buffers of a pool repeat them whole."""
-    if type(blob) is bytes or (type(blob) is bytearray and len(blob) <= _MAX_PREFIX):
+    if (type(blob) is bytes or type(blob) is bytearray) and len(blob) <= _MAX_PREFIX:
         return _remembered_references.get(bytes(blob))
     return None
 
@@ -195,17 +196,20 @@ def _check_planes(view: BlobView, format: PixelFormat | str | None) -> None:
         what = f"an image in {format}" if format else "a tensor without a pixel format"
         raise malformed("plane_count", len(records), f"{len(records)} planes came, {what} has {wanted}", 48)
     for i, record in enumerate(records):
-        if record.handle < INLINE:
-            raise malformed("handle", record.handle, f"plane {i} has handle {record.handle}: -1 is inline")
+        handle = record.handle
+        if handle < INLINE:
+            raise malformed("handle", handle, f"plane {i} has handle {handle}: -1 is inline", field_offset(view, i, 0))
         if record.is_inline != records[0].is_inline:
-            raise malformed("handle", record.handle, f"plane {i} is inline and plane 0 is not, or the other way round")
+            what = "one of planes 0 and {i} is inline and the other by reference: all must be, or none"
+            raise malformed("handle", handle, what.format(i=i), field_offset(view, i, 0))
     for i, record in enumerate(records):
-        if not record.is_inline and len(record.data):
-            raise malformed(
-                "data", len(record.data), f"plane {i} is by reference and brings {len(record.data)} bytes too"
-            )
+        brings = len(record.data)
+        if not record.is_inline and brings:
+            what = f"plane {i} by reference brings {brings} bytes too"
+            raise malformed("data", brings, what, field_offset(view, i, 52))
         if record.used > record.size:
-            raise malformed("used", record.used, f"plane {i} uses {record.used} of {record.size} bytes")
+            what = f"plane {i} uses {record.used} of {record.size} bytes"
+            raise malformed("used", record.used, what, field_offset(view, i, 32))
     if isinstance(format, PixelFormat):
         try:
             format.extent(view.shape)
@@ -216,30 +220,39 @@ def _check_planes(view: BlobView, format: PixelFormat | str | None) -> None:
 def _inline(view: BlobView, i: int, record: BlobPlane) -> Plane:
     """Plane ``i``, whose bytes stand in the blob; its offset means nothing there."""
     if record.modifier:
-        raise malformed("modifier", record.modifier, f"plane {i} is inline and tiled (modifier {record.modifier:#x})")
+        what = f"plane {i} is inline and tiled (modifier {record.modifier:#x})"
+        raise malformed("modifier", record.modifier, what, field_offset(view, i, 40))
     if len(record.handle_bytes):
-        raise malformed("handle_bytes", len(record.handle_bytes), f"plane {i} is inline and has handle bytes")
+        what = f"plane {i} is inline and has handle bytes"
+        raise malformed("handle_bytes", len(record.handle_bytes), what, field_offset(view, i, 48))
     if record.size != len(record.data):
-        raise malformed("size", record.size, f"plane {i} says {record.size} bytes and brings {len(record.data)} inline")
+        what = f"plane {i} says {record.size} bytes and brings {len(record.data)} inline"
+        raise malformed("size", record.size, what, field_offset(view, i, 24))
     return Plane(memoryview(record.data).toreadonly(), record.stride, record.size, record.used)
 
 
-def _check_addressed(description: Description, sizes: list[int]) -> None:
-    """Every byte that shape and strides address must be inside its plane."""
+def _check_addressed(view: BlobView, description: Description) -> None:
+    """Every byte that shape and strides address must be inside its plane.
+
+    The planes of a format that is unknown here are carried: what they address is not known either.
+    """
     shape, strides, format = description.shape, description.strides, description.format
-    if isinstance(format, PixelFormat) and format.is_planar:
+    if format is not None and not isinstance(format, PixelFormat):
+        return
+    if format is not None and format.is_planar:
         shape, strides = shape[1:], strides[1:]  # dimension 0 steps from plane to plane
     try:
         grid = reach(shape, strides, description.dtype.size)
     except ValueError as error:
-        raise malformed("strides", strides, str(error)) from None
-    for i, size in enumerate(sizes):
+        raise malformed("strides", strides, str(error), view.regions.strides) from None
+    for i, record in enumerate(view.planes):
         needed = grid
-        if isinstance(format, PixelFormat) and format.is_semi_planar and i == 1:
+        if format is not None and format.is_semi_planar and i == 1:
             layout = format.plane_table(*format.extent(shape), None, description.dtype.size)[1]
             needed = layout.rows * layout.row_bytes  # at the least: its own stride is held against it when read
-        if needed > size:
-            raise malformed("size", size, f"plane {i} has {size} bytes, shape {list(shape)} addresses {needed}", 0)
+        if needed > record.size:
+            what = f"plane {i} has {record.size} bytes, shape {list(shape)} addresses {needed}"
+            raise malformed("size", record.size, what, field_offset(view, i, 24))
 
 
 def _appended(view: BlobView) -> Appended | None:

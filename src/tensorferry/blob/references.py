@@ -10,10 +10,12 @@ from ..memory.foreign import ForeignPlane, open_foreign
 from ..memory.opening import KeepRegion, OpenRegion, open_planes
 from ..tensor import Carried, Description, Plane, StorageKind, Tensor
 from .codes import STORAGE_KINDS
-from .planes import D3D11_HANDLE_BYTES, BlobPlane
+from .planes import D3D11_HANDLE_BYTES, BlobPlane, D3D11Handle
 from .view import BlobView
 
 __all__ = ["Reference", "malformed", "open_reference", "read_reference"]
+
+CUDA_HANDLE_BYTES = 64
 
 # Kinds that a descriptor leads to on Linux. What it really is, `memory` finds out: the claim is only a claim.
 _BY_DESCRIPTOR = frozenset({StorageKind.MEM, StorageKind.SHM, StorageKind.DMA_BUF})
@@ -22,6 +24,11 @@ _BY_DESCRIPTOR = frozenset({StorageKind.MEM, StorageKind.SHM, StorageKind.DMA_BU
 def malformed(field: str, value: object, message: str, offset: int | None = None) -> Malformed:
     """Malformed at ``field``."""
     return Malformed(message, field=field, value=value, offset=offset)
+
+
+def field_offset(view: BlobView, i: int, at: int) -> int:
+    """Where byte ``at`` of plane i's record stands in the blob."""
+    return view.regions.planes + sum(record.encoded_len for record in view.planes[:i]) + at
 
 
 class Reference(NamedTuple):
@@ -39,12 +46,16 @@ def read_reference(view: BlobView, description: Description, appended: Carried |
     """What the records say, checked as far as they tell by themselves."""
     records = view.planes
     kind = _kind(view.header.storage_kind, records)
-    if kind in _BY_DESCRIPTOR:
-        for i, record in enumerate(records):
-            if len(record.handle_bytes):
-                raise malformed(
-                    "handle_bytes", len(record.handle_bytes), f"plane {i} is in {kind!s} memory and has handle bytes"
-                )
+    for i, record in enumerate(records):
+        length = len(record.handle_bytes)
+        if kind in _BY_DESCRIPTOR and length:
+            raise malformed("handle_bytes", length, f"plane {i} is in {kind!s} memory and has handle bytes")
+        if kind is StorageKind.CUDA and length not in (0, CUDA_HANDLE_BYTES):
+            raise malformed(
+                "handle_bytes", length, f"plane {i} has {length} handle bytes, a CUDA handle is {CUDA_HANDLE_BYTES}"
+            )
+        if kind is StorageKind.D3D11:
+            D3D11Handle.unpack(record.handle_bytes)
     return Reference(description, kind, records, view.header.fence_fd, view.header.pid, appended)
 
 
@@ -62,7 +73,9 @@ def open_reference(
     if fence_fd >= 0 or fence is not None:
         _check_fence(fence_fd, fence)
     if kind not in _BY_DESCRIPTOR:
-        foreign = tuple(open_foreign(_arrived(kind, record, fds, pid)) for record in records)
+        foreign = tuple(open_foreign(_arrived(kind, record, fds, pid), writable=writable) for record in records)
+        for plane, record in zip(foreign, records, strict=True):
+            plane.used = record.used
         elsewhere = any(plane.handle is not None for plane in foreign)
         storage = kind if elsewhere and isinstance(kind, StorageKind) else StorageKind.MEM
         return Tensor(description, foreign, storage=storage, carried=appended)
@@ -103,7 +116,9 @@ def _kind(code: int, records: Sequence[BlobPlane]) -> StorageKind | int:
 
 
 def _arrived(kind: StorageKind | int, record: BlobPlane, fds: Sequence[int], pid: int) -> ForeignPlane:
-    if not len(record.handle_bytes) and record.handle >= len(fds) and kind is not StorageKind.IO_SURFACE:
+    # Handle bytes lead there without a descriptor, an IOSurface has an id, and of an unknown kind nothing is known.
+    by_descriptor = isinstance(kind, StorageKind) and kind is not StorageKind.IO_SURFACE
+    if by_descriptor and not len(record.handle_bytes) and record.handle >= len(fds):
         raise malformed(
             "handle", record.handle, f"descriptor {record.handle} did not come: {len(fds)} came with the blob"
         )
