@@ -9,6 +9,7 @@ from struct import Struct
 
 import numpy as np
 
+from ..arrays import reach
 from ..errors import InvalidUtf8, Malformed, Unsupported
 from ..labels import Device, Labels
 from ..parts import Buffer, flat
@@ -70,9 +71,9 @@ def import_(data: Buffer) -> Tensor:
         device, _, _,
         reserved_buf, reserved_buf2, reserved_buf3,
     ) = read_record(envelope)  # fmt: skip
-    description, reach = _described(bytes(envelope[_DESCRIBED]))
-    if reach > size:
-        raise _too_small(size, reach, description)
+    description, needed = _described(bytes(envelope[_DESCRIBED]))
+    if needed > size:
+        raise _too_small(size, needed, description)
     labels = None
     texts = (frame_id, name, model_id, layout)
     numbers = (seq, time_meas, time_pub, update_time_ns, channel, freq, device)
@@ -103,17 +104,7 @@ def _described(part: bytes) -> tuple[Description, int]:
     if rank and not any(strides):  # the producer never set them: dense
         return Description(dtype, shape, quantization=quantization), math.prod(shape) * dtype.size
     in_bytes = tuple(stride * dtype.size for stride in strides)
-    return Description(dtype, shape, in_bytes, quantization=quantization), _reach(shape, strides) * dtype.size
-
-
-def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last that is addressed, both counted."""
-    if 0 in shape:
-        return 0
-    reach = 1
-    for dimension, stride in zip(shape, strides, strict=True):
-        reach += (dimension - 1) * stride
-    return reach
+    return Description(dtype, shape, in_bytes, quantization=quantization), reach(shape, in_bytes, dtype.size)
 
 
 def _labels(texts: _Texts, numbers: Sequence[int], batch_size: int, shape: tuple[int, ...]) -> Labels | None:
@@ -168,10 +159,10 @@ def _unknown(rank: int, code: int) -> Unsupported:
     )
 
 
-def _too_small(size: int, reach: int, description: Description) -> Malformed:
+def _too_small(size: int, needed: int, description: Description) -> Malformed:
     how = f" with strides {list(description.strides)}" if description.strides_given else ""
     return Malformed(
-        f"size_ is {size} bytes, {description.dtype} of shape {list(description.shape)}{how} addresses {reach}",
+        f"size_ is {size} bytes, {description.dtype} of shape {list(description.shape)}{how} addresses {needed}",
         field="size_",
         value=size,
         offset=SIZE_OFFSET,
