@@ -64,12 +64,12 @@ class Handle(Protocol):
 class Hold(Protocol):
     """What keeps the memory of a tensor's planes."""
 
-    def retain(self) -> None:
-        """One more tensor shares the planes."""
+    def share(self, *tensors: Tensor) -> None:
+        """These tensors look at the same planes."""
         ...
 
-    def release(self, planes: Sequence[Plane]) -> None:
-        """One tensor fewer shares the planes; with the last one, let their memory go. InUse while views live."""
+    def release(self, tensor: Tensor, planes: Sequence[Plane]) -> None:
+        """``tensor`` is done; when no other looks at the planes, let their memory go. InUse while views live."""
         ...
 
 
@@ -280,9 +280,7 @@ class Tensor:
             changes["colorimetry"] = colorimetry
         description = self._description.changed(**changes) if changes else self._description
         planes = self.planes
-        if self._hold is not None:
-            self._hold.retain()
-        return Tensor(
+        other = Tensor(
             description,
             planes,
             labels=self._labels if labels is _KEEP else labels,
@@ -292,6 +290,9 @@ class Tensor:
             carried=self._carried,
             hold=self._hold,
         )
+        if self._hold is not None:
+            self._hold.share(self, other)
+        return other
 
     def packed(self) -> Tensor:
         """The same values in C order: this tensor, or a copy when it is over an array that is not.
@@ -437,15 +438,18 @@ class Tensor:
     def cpu_access(self, mode: str) -> Iterator[Tensor]:
         """Bracket looking at, or writing, the planes by the CPU: ``mode`` is "read", "write" or "readwrite".
 
-        dma-bufs that a device writes or reads need it; for other memory it does nothing.
+        dma-bufs that a device writes or reads need it; for other memory, and for foreign memory that the CPU
+        cannot see, it does nothing.
         """
         if mode not in ("read", "write", "readwrite"):
             raise ValueError(f"mode {mode!r} is none of 'read', 'write', 'readwrite'")
         read, write = "read" in mode, "write" in mode
-        handles = {id(plane.handle): plane.handle for plane in self.planes if plane.handle is not None}
+        handles = {id(plane.handle): plane.handle for plane in self.planes}
         begun: list[Handle] = []
         try:
             for handle in handles.values():
+                if handle is None or not hasattr(handle, "cpu_access"):
+                    continue
                 handle.cpu_access(begin=True, read=read, write=write)
                 begun.append(handle)
             yield self
@@ -463,7 +467,8 @@ class Tensor:
         """
         planes = self._planes
         if planes is not None and self._hold is not None:
-            self._hold.release(planes)
+            self._hold.release(self, planes)
+            self._hold = None
         self._planes = None
 
     def __enter__(self) -> Tensor:

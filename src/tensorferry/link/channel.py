@@ -9,23 +9,24 @@ descriptors of one frame together with bytes of another.
 from __future__ import annotations
 
 import array
+import contextlib
+import copy
 import errno
 import os
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import Disconnected, EndOfStream, ForgedLength, Malformed, TimedOut, Truncated, Unsupported
+from ..errors import Disconnected, EndOfStream, FerryError, ForgedLength, Malformed, TimedOut, Truncated, Unsupported
 from ..memory.descriptor import limit_advice
 from ..parts import Buffer
 
-__all__ = ["CONTROL", "MAX_DESCRIPTORS", "Channel", "Deadline", "Frame"]
+__all__ = ["CONTROL", "MAX_DESCRIPTORS", "Channel", "Deadline", "Frame", "close_all"]
 
 CONTROL = struct.Struct("<QQQ")  # length (24), what, which
 _LENGTH = struct.Struct("<Q")
@@ -39,6 +40,7 @@ _ANCILLARY = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) if hasattr(socket, "CMSG_SPA
 _FIRST_CHUNK = 1 << 20
 _SLICE = 200  # milliseconds
 _SMALL = 1 << 16
+_MAX_PIECES = 1024  # the kernel's UIO_MAXIOV
 # As plain numbers: flags of the enum kind cost as much as the system call that they go to.
 _CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _NO_SIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))
@@ -76,12 +78,20 @@ class Channel:
         sock.setblocking(False)
         self._socket = sock
         self._max_bytes = max_bytes
-        self._send_lock = threading.Lock()
-        self.recv_lock = threading.Lock()
         self._unsent = bytearray()
         self._notes: deque[bytes] = deque()
         self._broken: str | None = None
+        self._failure: FerryError | None = None
+        self._stopped = False
+        self.whole = min(_SMALL, sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2 - 64)
+        """Bytes of a frame that the kernel takes whole or not at all: it has them in one piece."""
+        self.renew_locks()
         self._reset()
+
+    def renew_locks(self) -> None:
+        """In a forked child: threads that held the locks are the parent's, and never let go here."""
+        self._send_lock = threading.Lock()
+        self.recv_lock = threading.Lock()
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 once closed."""
@@ -99,6 +109,8 @@ class Channel:
         if not self._send_lock.acquire(timeout=-1 if left is None else left):
             raise TimedOut("another thread was sending all the time: nothing was sent")
         try:
+            if self._stopped:
+                raise Disconnected("this link was closed")
             if self._notes or self._unsent:
                 self._flush(deadline)
             self._send_whole([memoryview(part) for part in parts], fds, deadline)
@@ -108,25 +120,34 @@ class Channel:
                 self.flush_notes()
 
     def _send_whole(self, views: list[memoryview], fds: Sequence[int], deadline: Deadline) -> None:
+        if len(fds) > MAX_DESCRIPTORS:
+            raise Unsupported(
+                f"{len(fds)} descriptors are more than the {MAX_DESCRIPTORS} that one message can carry:"
+                " put the planes into fewer allocations",
+                field="handle",
+                value=len(fds),
+            )
         ancillary = [(_SOL_SOCKET, _SCM_RIGHTS, array.array("i", fds))] if fds else []
         begun = False
-        while views:
-            try:
-                sent = self._sendmsg(views, ancillary)
-            except BlockingIOError:
-                if not self._wait(_POLLOUT, deadline):
-                    if begun:
-                        self._broken = "a frame was sent only in part before its time ran out"
-                    raise TimedOut(
-                        "the receiver does not take what is sent"
-                        + (": half a frame is out, this link cannot go on" if begun else ": nothing was sent")
-                    ) from None
-                continue
-            begun, ancillary = True, []
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
+        try:
+            while views:
+                try:
+                    sent = self._sendmsg(views[:_MAX_PIECES], ancillary)
+                except BlockingIOError:
+                    if not self._wait(_POLLOUT, deadline):
+                        raise TimedOut(
+                            "the receiver does not take what is sent"
+                            + (": half a frame is out, this link cannot go on" if begun else ": nothing was sent")
+                        ) from None
+                    continue
+                begun, ancillary = True, []
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if sent:
+                    views[0] = views[0][sent:]
+        finally:  # on any way out, an interrupt from the keyboard included
+            if begun and views and self._broken is None:
+                self._broken = "a frame was sent only in part: this link cannot go on"
 
     def _sendmsg(self, views: list[memoryview], ancillary: list[tuple[int, int, array.array[int]]]) -> int:
         if self._broken is not None:
@@ -136,12 +157,14 @@ class Channel:
         except BlockingIOError:
             raise
         except OSError as error:
+            if self.fileno() < 0:
+                raise Disconnected("this link was closed") from error
             if error.errno == errno.ETOOMANYREFS:
                 raise Unsupported(
                     f"too many descriptors are on their way and not yet received: {limit_advice()}",
                     field="RLIMIT_NOFILE",
                 ) from error
-            if error.errno == errno.EBADF and self.fileno() >= 0:
+            if error.errno == errno.EBADF:
                 raise Unsupported("a descriptor to send is not open", field="fd") from error
             self._broken = f"the other side is gone ({error.strerror})"
             raise Disconnected(self._broken) from error
@@ -159,7 +182,11 @@ class Channel:
                 return False
             try:
                 self._flush(Deadline(0))
-            except (TimedOut, Disconnected):
+            except TimedOut:
+                return False
+            except Disconnected:  # they never will be
+                self._notes.clear()
+                self._unsent.clear()
                 return False
             finally:
                 self._send_lock.release()
@@ -189,18 +216,23 @@ class Channel:
 
         ``hint`` is the frame's length where the other side has announced it: it saves a system call.
         Raises TimedOut (what has come of a frame is kept, and the next call goes on with it), EndOfStream,
-        Truncated where the stream ends inside a frame, Malformed and ForgedLength for what is no frame.
+        Truncated where the stream ends inside a frame, Malformed and ForgedLength for what is no frame;
+        whatever ended the stream is raised again by every later call. Disconnected after ``stop``.
         """
         while True:
             frame = self.receive_now(hint)
             if frame is not None:
                 return frame
+            if self._stopped:
+                raise Disconnected("this link was closed")
             if not self._wait(_POLLIN, deadline):
                 come = f"{self._filled} bytes of a frame came" if self._filled else "nothing came"
                 raise TimedOut(f"{come} within the time given")
 
     def receive_now(self, hint: int = 0) -> Frame | None:
-        """As ``receive``, but None where it would wait."""
+        """As ``receive``, but None where it would wait, stopped or not."""
+        if self._failure is not None:
+            raise copy.copy(self._failure)
         length = 0
         while True:
             filled = self._filled
@@ -213,7 +245,7 @@ class Channel:
                     return frame
                 more = self._read_on(length)
             else:
-                more = self._read_start(min(hint, _SMALL) or _SHORTEST)
+                more = self._read_start(max(_SHORTEST, min(hint, _SMALL)))
             if not more:
                 return None
 
@@ -269,11 +301,13 @@ class Channel:
         length: int
         (length,) = _LENGTH.unpack_from(self._data)
         if length < _SHORTEST_BLOB and length != _SHORTEST:
-            raise self._cannot_go_on(
-                Malformed(f"a frame of {length} bytes is neither a blob nor a control frame", field="size", value=length)
+            raise self.refuse(
+                Malformed(
+                    f"a frame of {length} bytes is neither a blob nor a control frame", field="size", value=length
+                )
             )
         if length > self._max_bytes:
-            raise self._cannot_go_on(
+            raise self.refuse(
                 ForgedLength(
                     f"a frame claims {length} bytes, this link takes {self._max_bytes} (max_bytes=)",
                     field="size",
@@ -281,7 +315,7 @@ class Channel:
                 )
             )
         if length < self._filled:
-            raise self._cannot_go_on(
+            raise self.refuse(
                 Malformed(f"{self._filled} bytes were announced, the frame has {length}", field="size", value=length)
             )
         return length
@@ -295,7 +329,7 @@ class Channel:
         if flags & _CTRUNC:
             self._lost = True
         if len(self._fds) > MAX_DESCRIPTORS:
-            raise self._cannot_go_on(
+            raise self.refuse(
                 Malformed(
                     f"{len(self._fds)} descriptors came with one frame, more than {MAX_DESCRIPTORS}",
                     field="handle",
@@ -303,59 +337,85 @@ class Channel:
                 )
             )
 
-    def _ended(self, error: OSError | None) -> Exception:
+    def _ended(self, error: OSError | None) -> FerryError:
         filled = self._filled
         if self.fileno() < 0:
-            return self._cannot_go_on(Disconnected("this link was closed"))
+            return Disconnected("this link was closed")
         if filled:
             length = _LENGTH.unpack_from(self._data)[0] if filled >= _LENGTH.size else _LENGTH.size
-            return self._cannot_go_on(
+            return self.refuse(
                 Truncated(f"the stream ended after {filled} bytes of a frame of {length}", need=length, have=filled)
             )
-        if error is not None:
-            return self._cannot_go_on(Disconnected(f"the other side is gone ({error.strerror})"))
-        return self._cannot_go_on(EndOfStream("the other side has closed: no more will come"))
+        # A reset only says that the other side left something unread, as buffers given back late always are:
+        # all that it sent has been read here.
+        if error is not None and error.errno != errno.ECONNRESET:
+            return self.refuse(Disconnected(f"the other side is gone ({error.strerror})"))
+        return self.refuse(EndOfStream("the other side has closed: no more will come"))
 
-    def _cannot_go_on(self, error: Exception) -> Exception:
+    def refuse(self, error: FerryError) -> FerryError:
         """``error``, after which nothing more can be read: where the next frame starts is unknown."""
+        self._failure = error
         close_all(self._fds)
         self._reset()
         if self.fileno() >= 0:
             self.shut(socket.SHUT_RD)
-        return error
+        return copy.copy(error)  # the one kept must not grow a traceback, and keep alive what that looks at
 
     # ---- both ----
 
     def _wait(self, events: int, deadline: Deadline) -> bool:
-        """Wait until the socket is ready, or somebody closed it here; False when the deadline came first."""
+        """Wait until the socket is ready, or somebody stops it; False when the deadline came first.
+
+        Whoever waits for what comes in sends the notes meanwhile that there was no room for.
+        """
         poll = select.poll()
-        poll.register(self._socket, events)
         while True:
             left = deadline.left()
             if left == 0:
                 return False
+            fd = self.fileno()
+            if self._stopped or fd < 0:
+                return self._stop_waiting(events)
+            noting = events == _POLLIN and bool(self._notes or self._unsent)
+            poll.register(fd, events | _POLLOUT if noting else events)
             # In slices: closing a descriptor wakes nobody who polls it. (A shutdown would, but it would end
             # the connection for a forked child that uses it too.)
-            if poll.poll(_SLICE if left is None else min(_SLICE, left * 1000)) or self.fileno() < 0:
-                return True
+            for _, happened in poll.poll(_SLICE if left is None else min(_SLICE, left * 1000)):
+                if noting and happened & _POLLOUT:
+                    self.flush_notes()
+                if not noting or happened & ~_POLLOUT:
+                    return True
+
+    def _stop_waiting(self, events: int) -> bool:
+        if events == _POLLOUT:
+            raise Disconnected("this link was closed")
+        return True  # what has come already is still to be had
+
+    def stop(self) -> None:
+        """Let nobody wait here any more: who does is told soon. Reading what has come, and notes, still work."""
+        self._stopped = True
 
     def shut(self, how: int) -> None:
         """Shut one direction down, for every process that has the connection; no matter if it is already."""
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(how)
-        except OSError:
-            pass
 
     def close(self) -> None:
-        """Close the socket, and what has come of a frame."""
-        close_all(self._fds)
-        self._fds = []
+        """Close the socket, and what has come of a frame. Closing twice is fine.
+
+        Never waits: if somebody receives at this moment, it must be called again when they are done.
+        """
+        self._stopped = True
         self._socket.close()
+        if self.recv_lock.acquire(blocking=False):
+            try:
+                close_all(self._fds)
+                self._reset()
+            finally:
+                self.recv_lock.release()
 
 
 def close_all(fds: Sequence[int]) -> None:
     """Close received descriptors."""
     for fd in fds:
         os.close(fd)
-
-

@@ -7,8 +7,9 @@ import itertools
 import os
 import socket
 import struct
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -16,17 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import blob
-from ..blob import TransportMode
-from ..errors import Disconnected, EndOfStream, FerryError, TimedOut, Unsupported
+from ..blob import BlobView, TransportMode
+from ..errors import Disconnected, EndOfStream, FerryError, Malformed, TimedOut, Truncated, Unsupported
 from ..memory.descriptor import limit_advice, require_linux
 from ..memory.lease import Lease, LeaseHold
-from ..memory.opening import open_region
 from ..memory.region import Hold, Region
 from ..parts import Buffer
 from ..tensor import StorageKind, Tensor
 from .channel import CONTROL, Channel, Deadline, Frame, close_all
+from .mappings import Mappings
+from .waiting import Waker, readable
 
-__all__ = ["DEFAULT_MAX_BYTES", "Lent", "Link", "Peer"]
+__all__ = ["DEFAULT_MAX_BYTES", "Lent", "Link", "Peer", "settle_lingering"]
 
 DEFAULT_MAX_BYTES = 1 << 30
 _LEND = 1
@@ -36,8 +38,11 @@ The blob's length stands above the low byte, which says what the frame is.
 """
 _RETURN = 2
 
-_MAX_MAPPINGS = 256
-_MAX_WAITING = 64
+_MAX_LENT_MAPPINGS = 256
+_MAX_OTHER_MAPPINGS = 16  # nobody says when such a buffer is done with: memory that is dead may be kept by it
+_MAX_WAITING = 64  # tensors, or descriptors of theirs, that are taken in before anybody asks for them
+_MAX_WAITING_BYTES = 64 << 20
+_LOOK_AGAIN = 0.2  # seconds
 _SHAREABLE = {StorageKind.SHM, StorageKind.DMA_BUF}
 
 
@@ -79,21 +84,21 @@ class Link:
         ``fence`` say how received references are taken, as ``blob.import_`` documents.
         """
         require_linux("a link")
-        self._channel = Channel(sock, max_bytes)
+        settle_lingering()
+        self._peer = _peer_of(sock)
         self._options: dict[str, Any] = {"writable": writable, "policy": policy, "fence": fence}
         self._max_bytes = max_bytes
         self._tokens = itertools.count(1)
         self._lent: dict[int, Lease] = {}
         self._held: set[int] = set()
-        self._coming_token: int | None = None
-        self._coming_length = 0
-        self._coming_lost = False
-        self._coming_fds: list[int] = []
+        self._coming: _Coming | None = None
         self._waiting: deque[tuple[Frame, int | None]] = deque()
-        self._mappings: OrderedDict[tuple[int, int], Region] = OrderedDict()
+        self._lent_mappings = Mappings(_MAX_LENT_MAPPINGS)
+        self._other_mappings = Mappings(_MAX_OTHER_MAPPINGS)
+        self._wakers: set[Waker] = set()
         self._closing = False
         self._pid = os.getpid()
-        self._peer = _peer_of(sock)
+        self._channel = Channel(sock, max_bytes)
 
     @classmethod
     def pair(cls, **options: Any) -> tuple[Link, Link]:
@@ -108,7 +113,11 @@ class Link:
         return self._peer
 
     def fileno(self) -> int:
-        """The socket's descriptor, for polling: readable when ``recv`` may have something. -1 once closed."""
+        """The socket's descriptor, for polling: readable when ``recv`` may have something. -1 once closed.
+
+        Where buffers of a pool come back over the same link, ``Pool.acquire`` may have taken tensors in
+        together with them, which the socket then shows no more: ``recv(0)`` until TimedOut before polling.
+        """
         return self._channel.fileno()
 
     # ---- sending ----
@@ -118,39 +127,46 @@ class Link:
 
         Lends it if it is a pool's (``Pool``). A tensor in other shared memory is the sender's to leave alone
         until the receiver is done. ``timeout`` is in seconds, None waits as long as it takes. Raises Lossy
-        as ``blob.export`` does, TimedOut, Disconnected.
+        as ``blob.export`` does; TimedOut, after which the link goes on if the message says that nothing was
+        sent; Disconnected; Unsupported where too many descriptors are on their way.
         """
         self._check_open()
         if not isinstance(tensor, Tensor):
             tensor = Tensor.from_array(tensor)
-        parts: list[Buffer]
-        token = None
-        if tensor.storage in _SHAREABLE and all(plane.handle is not None for plane in tensor.planes):
-            data, fds = blob.export(tensor, TransportMode.REFERENCE, lossy=lossy)
-            parts = [data]
-            lease = tensor._hold.lease if isinstance(tensor._hold, LeaseHold) else None
-            if lease is not None:
-                token = self._lend(lease)
-                parts.insert(0, CONTROL.pack(CONTROL.size, _LEND | len(data) << 8, token))
-        else:
-            parts, fds = blob.export_parts(tensor, lossy=lossy), []
-        try:
-            self._channel.send(parts, fds, Deadline(timeout))
-        except BaseException:
-            if token is not None:
-                self._returned(token)
-            raise
+        parts, fds, token = self._outgoing(tensor, lossy)
+        self._dispatch(parts, fds, token, Deadline(timeout))
 
-    def _lend(self, lease: Lease) -> int:
+    def _outgoing(self, tensor: Tensor, lossy: bool) -> tuple[list[Buffer], list[int], int | None]:
+        """The frame for a tensor, its descriptors (borrowed), and the token that it is lent under."""
+        if tensor.storage not in _SHAREABLE or any(plane.handle is None for plane in tensor.planes):
+            return blob.export_parts(tensor, lossy=lossy), [], None
+        data, fds = blob.export(tensor, TransportMode.REFERENCE, lossy=lossy)
+        lease = tensor._hold.lease if isinstance(tensor._hold, LeaseHold) else None
+        if lease is None:
+            return [data], fds, None
         token = next(self._tokens)
         self._lent[token] = lease
         lease.claim(Lent(self, token))
-        return token
+        return [CONTROL.pack(CONTROL.size, _LEND | len(data) << 8, token), data], fds, token
 
-    def _returned(self, token: int) -> None:
+    def _dispatch(self, parts: Sequence[Buffer], fds: Sequence[int], token: int | None, deadline: Deadline) -> None:
+        try:
+            self._channel.send(parts, fds, deadline)
+        except BaseException:
+            self._unsent(token)
+            raise
+
+    def _unsent(self, token: int | None) -> None:
+        if token is not None:
+            self._returned(token)
+
+    def _returned(self, token: int) -> bool:
+        """Take back what was lent under ``token``; whether anything was."""
         lease = self._lent.pop(token, None)
-        if lease is not None:
-            lease.drop(Lent(self, token))
+        if lease is None:
+            return False
+        lease.drop(Lent(self, token))
+        return True
 
     # ---- receiving ----
 
@@ -158,8 +174,9 @@ class Link:
         """The next tensor. Planes by reference are mapped once and stay mapped; close it when done.
 
         Raises EndOfStream when the other side has closed, TimedOut after ``timeout`` seconds (None waits),
-        WireError and Unsupported for a tensor that cannot be believed or reached (the link goes on with the
-        next), Disconnected when the other side is gone in the middle.
+        WireError and Unsupported for a tensor that cannot be believed or reached. After those the link goes
+        on with the next, unless the stream itself is damaged: then every later ``recv`` says the same.
+        Disconnected when this side is closed, by another thread perhaps.
         """
         self._check_open()
         deadline = Deadline(timeout)
@@ -168,10 +185,14 @@ class Link:
             raise TimedOut("another thread was receiving all the time")
         try:
             while not self._waiting:
-                self._sort(self._receive(deadline))
+                self._receive(deadline)
             frame, token = self._waiting.popleft()
+            if token is not None:
+                self._held.add(token)  # before anybody who closes can ask what is held
         finally:
             self._channel.recv_lock.release()
+            if self._closing:
+                self._settle()
         return self._tensor(frame, token)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -183,107 +204,152 @@ class Link:
                 return
             yield tensor
 
-    def collect(self) -> None:
-        """Take what has come in, without waiting: buffers given back, and tensors for a later ``recv``."""
+    def collect(self) -> bool:
+        """Take what has come in, without waiting: buffers given back, and tensors for a later ``recv``.
+
+        Returns whether to look again when the socket can be read.
+        """
+        if self._closing:
+            self._settle()
+            return self._channel.fileno() >= 0
         if not self._channel.recv_lock.acquire(blocking=False):
-            return  # whoever receives takes it in
+            return False  # whoever receives takes it in
         try:
-            while self._channel.fileno() >= 0 and len(self._waiting) < _MAX_WAITING:
-                frame = self._channel.receive_now(self._coming_length)
-                if frame is None:
-                    return
-                self._sort(frame)
-        except FerryError:  # the end of the stream: the next recv says so
-            self._peer_gone()
+            return self._take_in()
         finally:
             self._channel.recv_lock.release()
+            if self._closing:
+                self._settle()
 
-    def _receive(self, deadline: Deadline) -> Frame:
+    def _take_in(self, most: int = _MAX_WAITING) -> bool:
+        """Sort what is there, at most so many frames; whether all of it was taken, and more may come."""
         try:
-            return self._channel.receive(deadline, self._coming_length)
+            for _ in range(most):
+                if self._crowded():
+                    return False
+                frame = self._channel.receive_now(self._hint())
+                if frame is None:
+                    return True
+                self._sort(frame)
+        except FerryError as error:  # the next recv says so
+            self._peer_gone(error)
+            return False
+        return True
+
+    def _crowded(self) -> bool:
+        """Whether so much waits for ``recv`` that no more is taken in: a peer must not fill this process."""
+        waiting = self._waiting
+        return bool(waiting) and (
+            sum(1 + len(frame.fds) for frame, _ in waiting) >= 2 * _MAX_WAITING
+            or sum(len(frame.data) for frame, _ in waiting) >= _MAX_WAITING_BYTES
+        )
+
+    def _hint(self) -> int:
+        return 0 if self._coming is None else self._coming.length
+
+    def _receive(self, deadline: Deadline) -> None:
+        try:
+            self._sort(self._channel.receive(deadline, self._hint()))
         except TimedOut:
             raise
-        except FerryError:
-            self._peer_gone()
+        except FerryError as error:
+            if self._closing:  # the other side may still be there: closing settles with it
+                raise
+            worse = self._peer_gone(error)
+            if worse is not error:
+                raise worse from error
             raise
 
     def _sort(self, frame: Frame) -> None:
         """A blob waits for ``recv``, with the token and the descriptors that came before it."""
-        if len(frame.data) != CONTROL.size:
-            if self._coming_token is not None:
-                frame = Frame(frame.data, self._coming_fds + frame.fds, self._coming_lost or frame.lost)
-            self._waiting.append((frame, self._coming_token))
-            self._coming_token, self._coming_fds, self._coming_length = None, [], 0
+        if len(frame.data) == CONTROL.size:
+            self._control(frame)
             return
+        token = None
+        if self._coming is not None:
+            token, length, fds, lost = self._coming
+            frame = Frame(frame.data, fds + frame.fds, lost or frame.lost)
+            self._coming = None
+            if len(frame.data) != length:
+                raise self._refuse(frame, "length", f"a blob of {length} bytes was announced, {len(frame.data)} came")
+        if self._closing:
+            self._throw_away(frame, token)
+            return
+        self._waiting.append((frame, token))
+        self._wake()
+
+    def _control(self, frame: Frame) -> None:
         _, what, token = CONTROL.unpack(frame.data)
+        if self._coming is not None:
+            raise self._refuse(frame, "what", f"a blob was announced, and a control frame (kind {what & 0xFF}) came")
         if what & 0xFF == _LEND:
-            if self._coming_token is not None:  # the blob that it announced never came
-                self._channel.note(CONTROL.pack(CONTROL.size, _RETURN, self._coming_token))
-                close_all(self._coming_fds)
-            self._coming_token, self._coming_fds, self._coming_length = token, frame.fds, what >> 8
-            self._coming_lost = frame.lost
-            return
+            self._coming = _Coming(token, what >> 8, frame.fds, frame.lost)
+        elif frame.fds or frame.lost:
+            raise self._refuse(frame, "handle", f"a control frame of kind {what & 0xFF} brought descriptors")
+        elif what != _RETURN:
+            raise self._refuse(frame, "what", f"a control frame says {what:#x}, which is nothing that is known here")
+        elif not self._returned(token):
+            raise self._refuse(frame, "token", f"token {token} was given back, which is not lent")
+
+    def _refuse(self, frame: Frame, field: str, message: str) -> FerryError:
+        """Malformed, closing what came: a peer that breaks the rules is not listened to any more."""
         close_all(frame.fds)
-        if what == _RETURN:
-            self._returned(token)
-            self._finish_closing()
+        return self._channel.refuse(Malformed(message, field=field))
 
     def _tensor(self, frame: Frame, token: int | None) -> Tensor:
         lease = None
+        mappings = self._other_mappings
         if token is not None:
-            self._held.add(token)
             receiver = os.getpid()
             lease = Lease(lambda: self._give_back(token, receiver))
-
-        def keep(root: npt.NDArray[np.uint8], region: Region) -> Hold:
-            return Hold(root) if lease is None else lease.hold(root)
-
+            mappings = self._lent_mappings
+        arrival = _Arrival(mappings, lease)
         try:
             if frame.lost:
+                self._other_mappings.clear()  # they hold descriptors, for a better chance only
                 raise Unsupported(
                     f"descriptors of this tensor were lost, this process has no room for them: {limit_advice()}",
                     field="RLIMIT_NOFILE",
                 )
-            return blob.import_(frame.data, frame.fds, opener=self._mapping, keep=keep, **self._options)
+            tensor = blob.import_(frame.data, frame.fds, opener=arrival.open, keep=arrival.keep, **self._options)
+            if len(frame.fds) != arrival.opened:
+                _check_table(frame, tensor)
+            return tensor
         finally:
             close_all(frame.fds)
             if lease is not None and not lease.claims:  # refused, or read out: nothing here looks at it
                 lease.drop(None)
 
-    def _mapping(self, fd: int, writable: bool) -> Region | None:
-        """The mapping of what ``fd`` refers to, kept from one frame to the next."""
-        status = os.fstat(fd)
-        key = (status.st_dev, status.st_ino)
-        known = self._mappings.get(key)
-        if known is not None and known.size >= status.st_size:
-            self._mappings.move_to_end(key)
-            return known
-        region = open_region(fd, writable)
-        if region is not None:
-            self._mappings[key] = region
-            if len(self._mappings) > _MAX_MAPPINGS:
-                self._mappings.popitem(last=False)  # it is unmapped when the last tensor in it goes
-        return region
-
     # ---- giving back, and the end ----
 
     def _give_back(self, token: int, receiver: int) -> None:
         """Runs when the last view of a lent tensor is gone, perhaps inside a garbage collection."""
-        self._held.discard(token)
         if os.getpid() != receiver:  # a forked child's copy ends: the parent that received it still looks
             return
-        if self._channel.fileno() >= 0:
-            self._channel.note(CONTROL.pack(CONTROL.size, _RETURN, token))
+        self._held.discard(token)
+        self._note_return(token)
         self._finish_closing()
 
-    def _peer_gone(self) -> None:
+    def _note_return(self, token: int) -> None:
+        if self._channel.fileno() >= 0:
+            self._channel.note(CONTROL.pack(CONTROL.size, _RETURN, token))
+
+    def _peer_gone(self, error: FerryError) -> FerryError:
         """The other side can give nothing back any more: what it held comes back by itself."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            close_all(coming.fds)
+            if isinstance(error, EndOfStream):
+                error = self._channel.refuse(
+                    Truncated("the stream ended where a tensor was announced", need=coming.length, have=0)
+                )
         for token in list(self._lent):
             self._returned(token)
         self._finish_closing()
+        return error
 
     def close(self) -> None:
-        """Close the link. Closing twice is fine.
+        """Close the link. Closing twice is fine. Never waits; who waits here in another thread is told soon.
 
         Where tensors lent by or to this side are still looked at, the socket stays open underneath until
         they are given back, so that no buffer is written under a reader; nothing more is sent or received.
@@ -292,25 +358,49 @@ class Link:
         if self._closing:
             return
         self._closing = True
-        if not self._held and self._lent:
-            self._channel.shut(socket.SHUT_WR)
-        elif self._held and not self._lent:
-            self._channel.shut(socket.SHUT_RD)
-        with self._channel.recv_lock:
-            for frame, token in self._waiting:
-                close_all(frame.fds)
-                if token is not None:
-                    self._channel.note(CONTROL.pack(CONTROL.size, _RETURN, token))
-            self._waiting.clear()
-            close_all(self._coming_fds)
-            self._coming_fds = []
-            self._mappings.clear()
+        self._channel.stop()
+        self._wake()
+        self._settle()
+        if self._channel.fileno() >= 0:
+            _lingering.add(self)
+        settle_lingering()
+
+    def _settle(self) -> None:
+        """Bring the end nearer, without waiting: whoever receives at this moment does it afterwards."""
+        if not self._channel.recv_lock.acquire(blocking=False):
+            return
+        try:
+            while self._waiting:
+                self._throw_away(*self._waiting.popleft())
+            self._lent_mappings.clear()
+            self._other_mappings.clear()
+            # Each side learns as soon as it can be told that nothing more comes, or is taken: only what is
+            # still to be given back must get through.
+            if self._held and not self._lent:
+                self._channel.shut(socket.SHUT_RD)
+            elif self._lent and not self._held:
+                self._channel.shut(socket.SHUT_WR)
+            if self._held or self._lent:
+                self._take_in()
+            elif self._coming is not None:
+                close_all(self._coming.fds)
+                self._coming = None
+        finally:
+            self._channel.recv_lock.release()
         self._finish_closing()
 
+    def _throw_away(self, frame: Frame, token: int | None) -> None:
+        """Nobody will ask for this tensor any more."""
+        close_all(frame.fds)
+        if token is not None:
+            self._note_return(token)
+
     def _finish_closing(self) -> None:
-        if self._closing and not self._held and not self._lent and self._channel.fileno() >= 0:
-            self._channel.flush_notes()
+        if self._closing and not self._held and not self._lent:
+            if self._channel.fileno() >= 0:
+                self._channel.flush_notes()
             self._channel.close()
+            _lingering.discard(self)
 
     def _check_open(self) -> None:
         self._here()
@@ -318,12 +408,17 @@ class Link:
             raise Disconnected("this link was closed")
 
     def _here(self) -> None:
-        """After a fork: what the parent lent and holds is the parent's to settle."""
+        """After a fork: what the parent lent, holds and has taken in is the parent's to settle."""
         pid = os.getpid()
         if pid != self._pid:
             self._pid = pid
             self._lent.clear()
             self._held.clear()
+            self._wakers.clear()
+            for frame, _ in self._waiting:
+                close_all(frame.fds)
+            self._waiting.clear()
+            self._channel.renew_locks()
 
     def __enter__(self) -> Link:
         return self
@@ -333,6 +428,11 @@ class Link:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # Descriptors of tensors that nobody asked for are plain numbers: no other object would close them.
+        if hasattr(self, "_channel") and not sys.is_finalizing():
+            self.close()
+
     def __repr__(self) -> str:
         state = "closed" if self._closing else f"to process {self.peer.pid}"
         return f"<Link {state}, {len(self._lent)} lent, {len(self._held)} held>"
@@ -341,27 +441,53 @@ class Link:
         """To a child that multiprocessing spawns: it gets a duplicate of the socket."""
         from multiprocessing.reduction import DupFd
 
+        self._check_open()
         options = {**self._options, "max_bytes": self._max_bytes}
         return _from_duplicate, (DupFd(self.fileno()), options)
 
     # ---- asyncio ----
 
     async def asend(self, tensor: Tensor | object, *, lossy: bool = False) -> None:
-        """``send`` without holding up the event loop."""
-        try:
-            self.send(tensor, 0, lossy=lossy)
-        except TimedOut:
-            if self._channel.fileno() < 0:
+        """``send`` without holding up the event loop. If it is cancelled, the tensor may be sent all the same."""
+        self._check_open()
+        if not isinstance(tensor, Tensor):
+            tensor = Tensor.from_array(tensor)
+        parts, fds, token = self._outgoing(tensor, lossy)
+        if sum(map(len, parts)) <= self._channel.whole:
+            try:
+                self._channel.send(parts, fds, Deadline(0))
+                return
+            except TimedOut:
+                pass  # the kernel takes such a frame whole or not at all: it has none of it
+            except BaseException:
+                self._unsent(token)
                 raise
-            await asyncio.get_running_loop().run_in_executor(None, lambda: self.send(tensor, lossy=lossy))
+
+        def wait(kept: Tensor = tensor) -> None:  # keeps the descriptors open, whoever was cancelled
+            self._dispatch(parts, fds, token, Deadline(None))
+
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, wait))
 
     async def arecv(self) -> Tensor:
-        """``recv`` without holding up the event loop; one at a time."""
+        """``recv`` without holding up the event loop."""
         while True:
             try:
                 return self.recv(0)
             except TimedOut:
-                await _readable(self._channel.fileno())
+                await self._readable()
+
+    async def _readable(self) -> None:
+        # Buffers given back while there was no room to say so are said when there is: so look again.
+        owing = self._held or not self._channel.flush_notes()
+        fd = self.fileno()
+        if fd >= 0:
+            look_again = _LOOK_AGAIN if owing else None
+            await readable(fd, self._wakers, look_again, lambda: self._closing or bool(self._waiting))
+
+    def _wake(self) -> None:
+        if self._wakers:
+            for wake in list(self._wakers):
+                wake()
 
     async def __aiter__(self) -> AsyncIterator[Tensor]:
         """Each tensor until the other side closes."""
@@ -373,14 +499,56 @@ class Link:
             yield tensor
 
 
-async def _readable(fd: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(fd)
+class _Coming(NamedTuple):
+    """What was announced of the blob that comes next."""
+
+    token: int
+    length: int
+    fds: list[int]
+    lost: bool
+
+
+class _Arrival:
+    """How the memory of one received tensor is opened and kept."""
+
+    __slots__ = ("_lease", "_mappings", "opened")
+
+    def __init__(self, mappings: Mappings, lease: Lease | None) -> None:
+        self._mappings = mappings
+        self._lease = lease
+        self.opened = 0
+
+    def open(self, fd: int, writable: bool) -> Region | None:
+        self.opened += 1
+        return self._mappings.open(fd, writable)
+
+    def keep(self, root: npt.NDArray[np.uint8], region: Region) -> Hold:
+        return Hold(root) if self._lease is None else self._lease.hold(root)
+
+
+_lingering: set[Link] = set()
+
+
+def settle_lingering() -> None:
+    """Take in what came back to links that were closed while tensors were lent."""
+    for link in list(_lingering):
+        if link._pid != os.getpid():  # a forked child's copy: the parent settles
+            _lingering.discard(link)
+            link._here()
+        link._settle()
+
+
+def _check_table(frame: Frame, tensor: Tensor) -> None:
+    """Malformed where more descriptors came than the planes are in."""
+    planes = BlobView.parse(frame.data).planes
+    used = {plane.handle for plane in planes if not plane.is_inline}
+    if len(used) < len(frame.fds):
+        tensor.close()
+        raise Malformed(
+            f"{len(frame.fds)} descriptors came with a tensor whose planes are in {len(used)}",
+            field="handle",
+            value=len(frame.fds),
+        )
 
 
 def _from_duplicate(duplicate: Any, options: dict[str, Any]) -> Link:
@@ -391,5 +559,3 @@ def _peer_of(sock: socket.socket) -> Peer:
     credentials = struct.Struct("3i")
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
     return Peer._make(credentials.unpack(raw))
-
-

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 from ..errors import Disconnected, TimedOut, Unsupported
-from ..memory.descriptor import require_linux
+from ..memory.descriptor import limit_advice, require_linux
 from .channel import Deadline
 from .link import Link, Peer
+from .waiting import Waker, readable
 
 __all__ = ["Listener", "connect"]
 
 Allow = Callable[[Peer], bool]
+
+_RETRY = 0.01  # seconds between tries to connect
 
 
 class Listener:
@@ -34,41 +38,75 @@ class Listener:
         """
         require_linux("a listener")
         self.path = os.fspath(path)
+        self._file = os.path.abspath(self.path)  # whose removal must not hang on the current directory
         self._allow = allow
         self._options = options
         self._pid = os.getpid()
+        self._closed = False
+        self._wakers: set[Waker] = set()
         _clear(self.path)
         self._socket = _bound(self.path)
-        self._identity = _identity(self.path)
+        self._identity = _identity(self._file)
 
     def accept(self, timeout: float | None = None) -> Link:
-        """The next link that the rule allows. TimedOut after ``timeout`` seconds, Disconnected once closed."""
+        """The next link that the rule allows. TimedOut after ``timeout`` seconds, Disconnected once closed.
+
+        Unsupported when no descriptor is free: whoever connected waits for a later ``accept``.
+        """
         deadline = Deadline(timeout)
         while True:
             try:
                 connection, _ = self._socket.accept()
             except BlockingIOError:
                 self._wait(deadline)
-                continue
             except OSError as error:
-                if self.fileno() < 0:
-                    raise Disconnected("this listener was closed") from error
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    raise Unsupported(
-                        f"no descriptor is free to accept a link: {error.strerror}", field="RLIMIT_NOFILE"
-                    ) from error
-                raise Disconnected(f"a peer was gone before it was accepted ({error.strerror})") from error
+                raise self._not_accepted(error) from error
+            else:
+                link = self._linked(connection)
+                if link is not None:
+                    return link
+
+    def _linked(self, connection: socket.socket) -> Link | None:
+        """The link over a new connection, None if the rule does not allow it."""
+        try:
             link = Link(connection, **self._options)
-            if self._allow is None or self._allow(link.peer):
-                return link
-            link.close()
+        except BaseException:
+            connection.close()
+            raise
+        allowed = False
+        try:
+            allowed = self._allow is None or self._allow(link.peer)
+        finally:
+            if not allowed:
+                link.close()
+        return link if allowed else None
+
+    def _not_accepted(self, error: OSError) -> Disconnected | Unsupported:
+        if self._closed:
+            return Disconnected("this listener was closed")
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return Unsupported(
+                f"no descriptor is free to accept a link ({error.strerror}): {limit_advice()}", field="RLIMIT_NOFILE"
+            )
+        return Disconnected(f"a peer was gone before it was accepted ({error.strerror})")
 
     def _wait(self, deadline: Deadline) -> None:
         left = deadline.left()
+        fd = self.fileno()
+        if fd < 0:
+            return
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        poll.register(fd, select.POLLIN)
         if left == 0 or not poll.poll(None if left is None else left * 1000):
             raise TimedOut(f"nobody connected to {self.path} within the time given")
+
+    async def aaccept(self) -> Link:
+        """``accept`` without holding up the event loop."""
+        while True:
+            try:
+                return self.accept(0)
+            except TimedOut:
+                await readable(self.fileno(), self._wakers, None, lambda: self._closed)
 
     def __iter__(self) -> Iterator[Link]:
         """Each link as it comes, until the listener is closed."""
@@ -76,7 +114,18 @@ class Listener:
             try:
                 link = self.accept()
             except Disconnected:
-                if self.fileno() < 0:
+                if self._closed:
+                    return
+                continue
+            yield link
+
+    async def __aiter__(self) -> AsyncIterator[Link]:
+        """Each link as it comes, until the listener is closed."""
+        while True:
+            try:
+                link = await self.aaccept()
+            except Disconnected:
+                if self._closed:
                     return
                 continue
             yield link
@@ -87,16 +136,20 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and remove the socket file. Links that were accepted live on."""
-        if self.fileno() < 0:
+        if self._closed:
             return
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that accepts
-        except OSError:
-            pass
+        self._closed = True
+        ours = os.getpid() == self._pid  # a forked child's copy ends alone
+        if ours:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that accepts
+            for wake in list(self._wakers):
+                wake()
         self._socket.close()
-        # A forked child's copy ends too, and somebody else may have taken the path: remove only what is ours.
-        if os.getpid() == self._pid and _identity(self.path) == self._identity:
-            os.unlink(self.path)
+        # Somebody else may have taken the path meanwhile: remove only what is ours.
+        if ours and _identity(self._file) == self._identity:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._file)
 
     def __enter__(self) -> Listener:
         return self
@@ -107,7 +160,7 @@ class Listener:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Listener {self.path}{'' if self.fileno() >= 0 else ', closed'}>"
+        return f"<Listener {self.path}{', closed' if self._closed else ''}>"
 
 
 def connect(path: str | os.PathLike[str], timeout: float | None = 0, **options: Any) -> Link:
@@ -120,17 +173,30 @@ def connect(path: str | os.PathLike[str], timeout: float | None = 0, **options: 
     name = os.fspath(path)
     deadline = Deadline(timeout)
     while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.connect(name)
-            return Link(sock, **options)
+            return Link(_connected(name), **options)
         except OSError as error:
-            sock.close()
-            if not isinstance(error, (FileNotFoundError, ConnectionRefusedError, BlockingIOError)):
+            if isinstance(error, BlockingIOError):
+                refusal = f"whoever listens on {name} does not accept: too many are waiting already"
+            elif isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                refusal = f"nobody listens on {name}: {error.strerror}"
+            else:
                 raise _unusable(name, error) from error
-            if deadline.left() == 0:
-                raise Disconnected(f"nobody listens on {name}: {error.strerror}", field="path", value=name) from error
-            time.sleep(0.01)
+            left = deadline.left()
+            if left == 0:
+                raise Disconnected(refusal, field="path", value=name) from error
+            time.sleep(_RETRY if left is None else min(_RETRY, left))
+
+
+def _connected(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)  # a full backlog would make it wait without end
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _clear(path: str) -> None:

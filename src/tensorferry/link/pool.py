@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 from collections import deque
@@ -14,15 +15,17 @@ from ..dtypes import DType
 from ..errors import Closed, TimedOut
 from ..image import Colorimetry, PixelFormat
 from ..memory.allocating import image_description, new_region, plane_layout
+from ..memory.descriptor import Descriptor, no_descriptor, require_linux
 from ..memory.lease import Lease
 from ..memory.region import Region, look_through
 from ..tensor import Description, Plane, StorageKind, Tensor
 from .channel import Deadline
-from .link import Lent, Link
+from .link import Lent, Link, settle_lingering
 
 __all__ = ["Pool"]
 
-_LOOK_AGAIN = 5.0  # milliseconds: how soon a buffer is noticed that another thread's view or recv let go
+_SLICE = 200.0  # milliseconds: how long to wait for what wakes, before looking all the same
+_NAP = 0.001  # seconds
 
 
 class Pool:
@@ -87,6 +90,7 @@ class Pool:
             raise ValueError(f"when_empty {when_empty!r} is neither 'block' nor 'drop'")
         if count < 1:
             raise ValueError(f"a pool of {count} buffers has none to give")
+        require_linux("a pool")
         self._description = description
         self._layout = plane_layout(description, stride)
         self._drop = when_empty == "drop"
@@ -95,17 +99,20 @@ class Pool:
         self.count = count
         self._pid = os.getpid()
         self._closed = False
+        self._waiters: set[object] = set()
+        self._alarm = _new_alarm()
         self._out: set[Lease] = set()
         size = sum(size for size, _ in self._layout)
         kind = StorageKind(storage)
         self._regions: list[Region] = []
+        self._free: deque[Region] = deque()
         try:
             for _ in range(count):
                 self._regions.append(new_region(size, kind, huge_pages=huge_pages))
         except BaseException:
             self.close()
             raise
-        self._free = deque(self._regions)
+        self._free.extend(self._regions)
 
     def acquire(self, timeout: float | None = None) -> Tensor | None:
         """A writable tensor over a free buffer, whose old content it has.
@@ -113,15 +120,14 @@ class Pool:
         Waits ``timeout`` seconds for one (None as long as it takes), then TimedOut; or, with
         ``when_empty="drop"``, None at once.
         """
-        if self._closed or os.getpid() != self._pid:
-            raise Closed("this pool was closed" if self._closed else "a pool serves only the process that made it")
         deadline = Deadline(timeout)
         while True:
+            if self._closed or os.getpid() != self._pid:
+                raise Closed("this pool was closed" if self._closed else "a pool serves only the process that made it")
             try:
                 return self._tensor(self._free.popleft())
             except IndexError:
-                pass
-            self._collect()
+                links = self._collect()
             if self._free:
                 continue
             if self._drop:
@@ -129,7 +135,16 @@ class Pool:
                 return None
             if deadline.left() == 0:
                 raise TimedOut(self._why_empty())
-            self._wait(deadline)
+            self._wait(links, deadline)
+
+    async def aacquire(self) -> Tensor | None:
+        """``acquire`` without holding up the event loop."""
+        while True:
+            try:
+                return self.acquire(0)
+            except TimedOut:
+                # Receivers of any number of links, and views anywhere here, may let go: too many to watch each.
+                await asyncio.sleep(_NAP)
 
     def _tensor(self, region: Region) -> Tensor:
         lease = Lease(lambda: self._freed(region, lease))
@@ -147,21 +162,40 @@ class Pool:
         self._out.discard(lease)
         if os.getpid() == self._pid and not self._closed:
             self._free.append(region)
+            self._ring()
+
+    def _ring(self) -> None:
+        """Wake who waits in ``acquire``. Safe in a finalizer: it takes no lock and never waits."""
+        if self._waiters:
+            os.eventfd_write(self._alarm.fileno(), 1)
 
     def _links(self) -> set[Link]:
         return {claim.link for lease in list(self._out) for claim in lease.claims if isinstance(claim, Lent)}
 
-    def _collect(self) -> None:
-        for link in self._links():
-            link.collect()
+    def _collect(self) -> list[Link]:
+        """Take in what came back; the links to watch for more (of others, another thread takes it in)."""
+        return [link for link in self._links() if link.collect()]
 
-    def _wait(self, deadline: Deadline) -> None:
-        left = deadline.left()
+    def _wait(self, links: list[Link], deadline: Deadline) -> None:
+        """Wait until something may have come back: over a link, or from another thread here."""
+        alarm = self._alarm.fileno()
         poll = select.poll()
-        for link in self._links():
-            if link.fileno() >= 0:
-                poll.register(link, select.POLLIN)
-        poll.poll(_LOOK_AGAIN if left is None else min(_LOOK_AGAIN, left * 1000))
+        poll.register(alarm, select.POLLIN)
+        for fd in [link.fileno() for link in links]:
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        waiter = object()
+        self._waiters.add(waiter)
+        try:
+            left = deadline.left()
+            if self._free or self._closed:  # since there was nobody to wake
+                return
+            if alarm in dict(poll.poll(_SLICE if left is None else min(_SLICE, left * 1000))):
+                os.eventfd_read(alarm)
+        except BlockingIOError:  # another waiter was quicker
+            pass
+        finally:
+            self._waiters.discard(waiter)
 
     def _why_empty(self) -> str:
         lent = sum(1 for lease in list(self._out) if any(isinstance(claim, Lent) for claim in lease.claims))
@@ -181,6 +215,8 @@ class Pool:
         self._closed = True
         self._regions = []
         self._free = deque()
+        self._ring()
+        settle_lingering()
 
     def __enter__(self) -> Pool:
         return self
@@ -192,3 +228,11 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"<Pool of {self.count} × {self._description.dtype} {list(self._description.shape)}, {self.free} free>"
+
+
+def _new_alarm() -> Descriptor:
+    # Of the semaphore kind: of several who wait, each is woken once for each buffer.
+    try:
+        return Descriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
+    except OSError as error:
+        raise no_descriptor(-1, error) from error

@@ -103,9 +103,7 @@ def _allocated(
         return Tensor(description, _planes(layout, None, _aligned_zeros(total)))
     region = new_region(total, storage, huge_pages=huge_pages, heap=heap)
     root = region.root()
-    return Tensor(
-        description, _planes(layout, region, root), storage=region.storage, hold=Hold(root, region.close)
-    )
+    return Tensor(description, _planes(layout, region, root), storage=region.storage, hold=Hold(root, region.close))
 
 
 def _planes(layout: list[tuple[int, int]], region: Region | None, root: npt.NDArray[np.uint8]) -> tuple[Plane, ...]:
@@ -131,13 +129,15 @@ def new_region(size: int, storage: StorageKind, *, huge_pages: bool = False, hea
         return Region(allocate_dma_buf(max(size, 1), heap), writable=True)
     if storage is not StorageKind.SHM:
         raise Unsupported(
-            f"storage {storage!s} cannot be allocated here: use 'mem', 'shm' or 'dmabuf'", field="storage", value=storage
+            f"storage {storage!s} cannot be allocated here: use 'mem', 'shm' or 'dmabuf'",
+            field="storage",
+            value=storage,
         )
     return Region(_sealed_memfd(size, huge_pages), writable=True)
 
 
 def _sealed_memfd(size: int, huge_pages: bool) -> Descriptor:
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | (os.MFD_HUGETLB if huge_pages else 0)
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | (os.MFD_HUGETLB | os.MFD_HUGE_2MB if huge_pages else 0)
     page = _HUGE_PAGE if huge_pages else mmap.PAGESIZE
     try:
         memfd = Descriptor(os.memfd_create("tensorferry", flags))
@@ -151,9 +151,9 @@ def _sealed_memfd(size: int, huge_pages: bool) -> Descriptor:
         # Sealed for good: whoever gets the descriptor can neither shrink it under us nor seal it further.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(memfd.fileno(), fcntl.F_ADD_SEALS, seals)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         memfd.close()
         raise Unsupported(
-            f"{size} bytes of shared memory cannot be had: {error.strerror}", field="storage", value="shm"
+            f"{size} bytes of shared memory cannot be had: {error}", field="storage", value="shm"
         ) from error
     return memfd

@@ -115,17 +115,23 @@ def nature_of(fd: int) -> Nature:
 
 
 def _is_dma_buf(fd: int) -> bool:
-    # The kernel names the anonymous inode; there is no other question that userspace could ask it.
+    # The kernel names the inode; there is no other question that userspace could ask it.
     try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith(("/dmabuf:", "anon_inode:dmabuf"))
+        name = os.readlink(f"/proc/self/fd/{fd}")
+        if not name.startswith("/dmabuf:"):
+            return name == "anon_inode:dmabuf"  # before Linux 5.3
+        # A sender may have a file of that name at a root of its own: what is known of the descriptor tells.
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as facts:
+            return b"\nexp_name:" in facts.read()
     except OSError:
         return False
 
 
 def size_of(fd: int) -> int:
     """Bytes behind ``fd``; a dma-buf tells by seeking, older kernels leave its stat at 0."""
-    size = os.fstat(fd).st_size
-    if size == 0:
+    status = os.fstat(fd)
+    size = status.st_size
+    if size == 0 and not stat.S_ISREG(status.st_mode):
         try:
             return os.lseek(fd, 0, os.SEEK_END)
         except OSError:

@@ -11,7 +11,7 @@ import struct
 import sys
 
 from ..errors import Unsupported
-from .descriptor import Descriptor
+from .descriptor import Descriptor, no_descriptor
 
 if sys.platform == "linux":
     import fcntl
@@ -49,6 +49,8 @@ def allocate_dma_buf(size: int, heap: str | None = None) -> Descriptor:
     try:
         device = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise no_descriptor(-1, error) from error
         hint = "use storage='shm'" if error.errno == errno.ENOENT else "check its permissions"
         raise Unsupported(f"no dma-buf can be had: {path}: {error.strerror}; {hint}", field="storage") from error
     try:
@@ -56,6 +58,8 @@ def allocate_dma_buf(size: int, heap: str | None = None) -> Descriptor:
         fcntl.ioctl(device.fileno(), DMA_HEAP_IOCTL_ALLOC, request)
         return Descriptor(_ALLOCATION.unpack(request)[1])
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise no_descriptor(-1, error) from error
         raise Unsupported(f"{path} gives no {size} bytes: {error.strerror}", field="storage") from error
     finally:
         device.close()

@@ -14,6 +14,7 @@ from .descriptor import Descriptor, no_descriptor, require_linux
 __all__ = ["fetch"]
 
 _PIDFD_GETFD = 438  # the same number on every architecture
+_MAX_INT = (1 << 31) - 1
 
 
 def fetch(pid: int, fd: int, *, allow: bool = False) -> Descriptor:
@@ -30,9 +31,9 @@ def fetch(pid: int, fd: int, *, allow: bool = False) -> Descriptor:
             field="pid",
             value=pid,
         )
-    if pid <= 0:
+    if not 0 < pid <= _MAX_INT:  # a message has room for numbers that no process has
         raise ProcessGone(f"there is no process {pid}", field="pid", value=pid)
-    if fd < 0:
+    if not 0 <= fd <= _MAX_INT:
         raise NoSuchDescriptor(f"there is no descriptor {fd}", field="fd", value=fd)
     try:
         process = Descriptor(os.pidfd_open(pid))
@@ -60,7 +61,9 @@ def _refusal(pid: int, fd: int, error: OSError) -> FerryError:
     if number == errno.EBADF:
         return NoSuchDescriptor(f"process {pid} has no descriptor {fd}", field="fd", value=fd)
     if number == errno.ENOSYS:
-        return Unsupported("this kernel has no pidfd_getfd: it takes Linux 5.6", field="kernel", value=os.uname().release)
+        return Unsupported(
+            "this kernel has no pidfd_getfd: it takes Linux 5.6", field="kernel", value=os.uname().release
+        )
     if number in (errno.EMFILE, errno.ENFILE):
         return no_descriptor(fd, error)
     return Unsupported(f"descriptor {fd} of process {pid}: {error.strerror}", field="fd", value=fd)
@@ -79,4 +82,4 @@ def _syscall() -> Callable[[int, int, int, int], int]:
     function = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_uint)
-    return function  # type: ignore[no-any-return]  # ctypes has no types for foreign functions
+    return function

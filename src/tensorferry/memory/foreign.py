@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
 
 from ..arrays import borrow, flat_bytes
 from ..errors import Unsupported
@@ -64,8 +66,11 @@ def unregister(kind: StorageKind | int | str) -> None:
         _importers.pop(_key(kind), None)
 
 
-def open_foreign(arrived: ForeignPlane) -> Plane:
-    """The plane that a registered importer makes of what arrived; Unsupported without one."""
+def open_foreign(arrived: ForeignPlane, *, writable: bool = False) -> Plane:
+    """The plane that a registered importer makes of what arrived; Unsupported without one.
+
+    Read-only, unless ``writable`` asks for more and the importer's memory allows it.
+    """
     importer = _importers.get(arrived.kind) or _from_entry_points(arrived.kind)
     if importer is None:
         what = f"{len(arrived.handle_bytes)} handle bytes" if arrived.handle_bytes else f"handle {arrived.handle}"
@@ -77,11 +82,17 @@ def open_foreign(arrived: ForeignPlane) -> Plane:
             value=arrived.kind,
         )
     opened = importer(arrived)
-    try:
-        array = borrow(opened)
-    except TypeError:  # nothing that the host could read
-        return Plane(
-            None, arrived.stride, arrived.size, offset=arrived.offset, modifier=arrived.modifier, handle=opened  # type: ignore[arg-type]  # the importer's own, carried untouched
+    array = _host_memory(opened)
+    stride, size, modifier = arrived.stride, arrived.size, arrived.modifier
+    if array is None:
+        handle: Any = opened  # the importer's own, carried untouched
+        return Plane(None, stride, size, offset=arrived.offset, modifier=modifier, handle=handle)
+    if not array.flags.c_contiguous:
+        raise Unsupported(
+            f"the importer for {arrived.kind!s} gave an array with gaps (strides {array.strides}): it must give flat"
+            " bytes from the allocation's start",
+            field="strides",
+            value=array.strides,
         )
     data = flat_bytes(array)[arrived.offset : arrived.offset + arrived.size]
     if len(data) < arrived.size:
@@ -91,7 +102,19 @@ def open_foreign(arrived: ForeignPlane) -> Plane:
             field="size",
             value=arrived.size,
         )
-    return Plane(data.toreadonly(), arrived.stride, arrived.size, modifier=arrived.modifier)
+    return Plane(data if writable else data.toreadonly(), stride, size, modifier=modifier)
+
+
+def _host_memory(opened: object) -> npt.NDArray[Any] | None:
+    """What an importer opened as an array; None where only a device sees it."""
+    try:
+        return borrow(opened)
+    except TypeError:  # nothing that lends memory
+        return None
+    except Unsupported as error:
+        if error.field == "device" and error.value is not None:  # DLPack, but not for the host
+            return None
+        raise
 
 
 def _from_entry_points(kind: StorageKind | int) -> Importer | None:
@@ -99,7 +122,14 @@ def _from_entry_points(kind: StorageKind | int) -> Importer | None:
 
     for entry in entry_points(group=ENTRY_POINTS):
         if entry.name == str(kind):
-            importer: Importer = entry.load()
+            try:
+                importer: Importer = entry.load()
+            except Exception as error:
+                raise Unsupported(
+                    f"the importer for {kind!s} that is installed as {entry.value!r} cannot be loaded: {error!r}",
+                    field="storage_kind",
+                    value=kind,
+                ) from error
             with _lock:
                 return _importers.setdefault(kind, importer)
     return None

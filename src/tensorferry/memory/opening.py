@@ -6,6 +6,7 @@ never mapped: whoever holds it could truncate it, and a reader of a truncated ma
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 
@@ -14,19 +15,32 @@ import numpy.typing as npt
 
 from ..arrays import dense_strides, reach
 from ..dtypes import DType
-from ..errors import ForgedLength, Malformed, Unsupported
+from ..errors import ForgedLength, InUse, Malformed, Unsupported
 from ..image import Colorimetry, PixelFormat
 from ..tensor import Description, Plane, StorageKind, Tensor
 from .allocating import image_description, plane_layout
-from .descriptor import Descriptor, Nature, describe_other, nature_of, require_linux, size_of
+from .descriptor import Descriptor, Nature, describe_other, nature_of, no_descriptor, require_linux, size_of
 from .region import Hold, Region, look_through
 
-__all__ = ["MAX_READ_OUT", "KeepRegion", "OpenRegion", "from_fd", "from_shm", "image_from_fd", "keep_region", "open_planes", "open_region"]
+__all__ = [
+    "MAX_READ_OUT",
+    "KeepRegion",
+    "OpenRegion",
+    "from_fd",
+    "from_shm",
+    "image_from_fd",
+    "keep_region",
+    "open_planes",
+    "open_region",
+]
 
 MAX_READ_OUT = 1 << 30
-"""Bytes of unsealed memory that are read out for one plane: a sparse file claims any size for free."""
+"""Bytes of unsealed memory that are read out for one tensor: a sparse file claims any size for free."""
 
 POLICIES = ("read", "refuse")
+
+# Without waiting: somebody may have put a pipe there.
+_OPEN_NAMED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 OpenRegion = Callable[[int, bool], "Region | None"]
 """From a descriptor (borrowed) and whether to map for writing, to a mapping, or None to read it out."""
@@ -40,10 +54,11 @@ def keep_region(root: npt.NDArray[np.uint8], region: Region) -> Hold:
     return Hold(root, region.close)
 
 
-def open_region(fd: int, writable: bool) -> Region | None:
+def open_region(fd: int, writable: bool, planes: Sequence[Plane] = ()) -> Region | None:
     """A mapping of what ``fd`` refers to, over a duplicate; None where it may shrink and must be read out.
 
-    Malformed where ``fd`` is no memory at all (a pipe, a directory …).
+    Malformed where ``fd`` is no memory at all (a pipe, a directory …); ForgedLength, before anything is
+    mapped, where one of ``planes`` ends past it.
     """
     require_linux("memory by descriptor")
     nature = nature_of(fd)
@@ -51,6 +66,8 @@ def open_region(fd: int, writable: bool) -> Region | None:
         raise Malformed(f"descriptor {fd} is {describe_other(fd)}, not memory", field="handle", value=fd)
     if not nature.mappable:
         return None
+    if planes:
+        _check_extents(planes, size_of(fd))
     return Region(Descriptor.duplicate(fd), writable=writable)
 
 
@@ -76,33 +93,35 @@ def open_planes(
     for plane, fd in zip(planes, fds, strict=True):
         by_fd.setdefault(fd, []).append(plane)
     regions: dict[int, Region | None] = {}
-    holds: list[tuple[Hold, list[Plane]]] = []
+    parts: list[_Part] = []
     storage = StorageKind.MEM
+    may_read = MAX_READ_OUT
+    ours = opener is open_region  # regions of a caller's own opener are the caller's
     try:
         for fd, mine in by_fd.items():
-            regions[fd] = region = opener(fd, writable)
+            regions[fd] = region = open_region(fd, writable, mine) if ours else opener(fd, writable)
             if region is None:
-                _read_planes(fd, mine, policy)
+                may_read -= _read_planes(fd, mine, policy, may_read)
                 continue
             storage = region.storage
+            _check_extents(mine, region.size)
             for plane in mine:
-                _check_extent(plane, region.size)
                 plane.handle = region
             root = region.root()
             look_through(mine, root)
-            holds.append((keep(root, region), mine))
+            parts.append((region, keep(root, region), mine))
     except BaseException:
-        if opener is open_region:  # regions of a caller's own opener are the caller's
+        if ours:
             for region in regions.values():
                 if region is not None:
                     region.close()
         raise
-    hold = None if not holds else holds[0][0] if len(holds) == 1 else _Holds(holds)
+    hold = None if not parts else parts[0][1] if len(parts) == 1 else _Holds(parts, keep)
     return Tensor(description, tuple(planes), storage=storage, hold=hold)
 
 
-def _read_planes(fd: int, planes: list[Plane], policy: str) -> None:
-    """Read planes out of memory that may shrink, or refuse to."""
+def _read_planes(fd: int, planes: Sequence[Plane], policy: str, limit: int) -> int:
+    """Read planes out of memory that may shrink, or refuse to; returns their bytes, at most ``limit``."""
     if policy == "refuse":
         raise Unsupported(
             f"descriptor {fd} is {nature_of(fd).value}: have it sealed (F_SEAL_SHRINK),"
@@ -110,47 +129,67 @@ def _read_planes(fd: int, planes: list[Plane], policy: str) -> None:
             field="policy",
             value=fd,
         )
-    size = size_of(fd)
-    for plane in planes:
-        _check_extent(plane, size)
-        plane.data = memoryview(_read_out(fd, plane.offset, plane.size)).toreadonly()
-        plane.offset = 0
-
-
-class _Holds:
-    """The holds of a tensor whose planes live in several regions."""
-
-    __slots__ = ("_holds",)
-
-    def __init__(self, holds: list[tuple[Hold, list[Plane]]]) -> None:
-        self._holds = holds
-
-    def retain(self) -> None:
-        for hold, _ in self._holds:
-            hold.retain()
-
-    def release(self, planes: Sequence[Plane]) -> None:
-        for hold, mine in self._holds:
-            hold.release(mine)
-
-
-def _check_extent(plane: Plane, size: int) -> None:
-    if plane.offset + plane.size > size:
-        raise ForgedLength(
-            f"a plane runs from byte {plane.offset} to {plane.offset + plane.size} of {size} bytes of memory",
+    _check_extents(planes, size_of(fd))
+    total = sum(plane.size for plane in planes)
+    if total > limit:
+        raise Unsupported(
+            f"{total} bytes of memory that may shrink are more than the {MAX_READ_OUT} that are read out for a"
+            " tensor: have it sealed (F_SEAL_SHRINK), so that it can be mapped",
             field="size",
-            value=plane.size,
+            value=total,
         )
+    for plane in planes:
+        try:
+            plane.data = memoryview(_read_out(fd, plane.offset, plane.size)).toreadonly()
+        except OSError as error:
+            raise Unsupported(f"descriptor {fd} cannot be read: {error.strerror}", field="fd", value=fd) from error
+        plane.offset = 0
+    return total
+
+
+_Part = tuple[Region, Hold, "list[Plane]"]
+"""A region, what keeps it for a tensor, and the tensor's planes that live in it."""
+
+
+class _Holds(Hold):
+    """The holds of a tensor whose planes live in several regions: let go of all together, or of none."""
+
+    __slots__ = ("_keep", "_parts")
+
+    def __init__(self, parts: list[_Part], keep: KeepRegion) -> None:
+        super().__init__(None)
+        self._parts = parts
+        self._keep = keep
+
+    def let_go(self, planes: Sequence[Plane]) -> None:
+        gone = 0
+        try:
+            for _, hold, mine in self._parts:
+                hold.let_go(mine)
+                gone += 1
+        except InUse:
+            for i, (region, _, mine) in enumerate(self._parts[:gone]):
+                root = region.root()
+                look_through(mine, root)
+                self._parts[i] = region, self._keep(root, region), mine
+            raise
+
+    def finish(self) -> None:
+        for _, hold, _ in self._parts:
+            hold.finish()
+
+
+def _check_extents(planes: Sequence[Plane], size: int) -> None:
+    for plane in planes:
+        if plane.offset + plane.size > size:
+            raise ForgedLength(
+                f"a plane runs from byte {plane.offset} to {plane.offset + plane.size} of {size} bytes of memory",
+                field="size",
+                value=plane.size,
+            )
 
 
 def _read_out(fd: int, offset: int, size: int) -> bytearray:
-    if size > MAX_READ_OUT:
-        raise Unsupported(
-            f"{size} bytes of memory that may shrink are more than the {MAX_READ_OUT} that are read out:"
-            " have it sealed (F_SEAL_SHRINK), so that it can be mapped",
-            field="size",
-            value=size,
-        )
     data = bytearray(size)
     view = memoryview(data)
     done = 0
@@ -181,11 +220,10 @@ def from_fd(
     out, or refused with ``policy="refuse"``. Raises as ``open_planes`` does; ValueError for strides that
     address bytes before the first element, or too few.
     """
-    row, dimensions = DType.of(dtype), tuple(shape)
-    steps = dense_strides(dimensions, row.size) if strides is None else tuple(strides)
+    row, dimensions = DType.of(dtype), tuple(int(n) for n in shape)
+    steps = dense_strides(dimensions, row.size) if strides is None else tuple(int(n) for n in strides)
     size = reach(dimensions, steps, row.size)
-    if offset < 0:
-        raise ValueError(f"offset {offset} lies before the memory")
+    _check_offsets([offset])
     plane = Plane(None, size, size, offset=offset)
     return open_planes(Description(row, dimensions, steps), [plane], [fd], writable=writable, policy=policy)
 
@@ -215,9 +253,8 @@ def image_from_fd(
     offsets = _plane_offsets(offset, layout, one_memory=isinstance(fd, int))
     if not len(fds) == len(offsets) == len(layout):
         raise ValueError(f"{format} has {len(layout)} planes: give one descriptor and one offset, or one for each")
-    planes = [
-        Plane(None, pitch, size, offset=at) for (size, pitch), at in zip(layout, offsets, strict=True)
-    ]
+    _check_offsets(offsets)
+    planes = [Plane(None, pitch, size, offset=at) for (size, pitch), at in zip(layout, offsets, strict=True)]
     return open_planes(description, planes, fds, writable=writable, policy=policy)
 
 
@@ -229,6 +266,11 @@ def _plane_offsets(offset: int | Sequence[int], layout: list[tuple[int, int]], *
         offsets.append(offset)
         offset += size if one_memory else 0
     return offsets
+
+
+def _check_offsets(offsets: Sequence[int]) -> None:
+    if any(offset < 0 for offset in offsets):
+        raise ValueError(f"offset {min(offsets)} lies before the memory")
 
 
 def from_shm(
@@ -249,9 +291,13 @@ def from_shm(
     if not bare or "/" in bare or bare in (".", ".."):
         raise ValueError(f"{name!r} is no name of shared memory: it is one word, perhaps with a / before it")
     try:
-        opened = Descriptor(os.open(f"/dev/shm/{bare}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        opened = Descriptor(os.open(f"/dev/shm/{bare}", _OPEN_NAMED))
     except OSError as error:
-        raise Unsupported(f"shared memory {name!r} cannot be opened: {error.strerror}", field="name", value=name) from error
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise no_descriptor(-1, error) from error
+        raise Unsupported(
+            f"shared memory {name!r} cannot be opened: {error.strerror}", field="name", value=name
+        ) from error
     try:
         return from_fd(opened.fileno(), shape, dtype, offset=offset, strides=strides, policy=policy)
     finally:

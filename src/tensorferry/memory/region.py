@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InUse, Unsupported
-from ..tensor import Plane, StorageKind
-from .descriptor import Descriptor, Nature, nature_of, size_of
+from ..tensor import Plane, StorageKind, Tensor
+from .descriptor import Descriptor, Nature, nature_of, no_descriptor, size_of
 from .dmabuf import sync
 
 __all__ = ["Hold", "Region"]
@@ -44,10 +46,11 @@ class Region:
             if not nature.mappable:
                 raise Unsupported(f"{nature.value} is never mapped: it may shrink under a reader", field="fd", value=fd)
             self.size = size_of(fd)
-            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            self._map = mmap.mmap(fd, self.size, mmap.MAP_SHARED, access, **_NO_DUPLICATE)
+            self._map = _map(fd, self.size, writable)
         except (OSError, ValueError) as error:
             descriptor.close()
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise no_descriptor(fd, error) from error
             raise Unsupported(
                 f"the memory cannot be mapped for {'writing' if writable else 'reading'}: {error}", field="fd"
             ) from error
@@ -64,7 +67,8 @@ class Region:
 
     def root(self) -> Bytes:
         """A new array over all of the region. Every view taken from a memoryview of it keeps it alive."""
-        return np.ndarray((self.size,), _BYTE, self._map)
+        root: Bytes = np.ndarray((self.size,), _BYTE, self._map)
+        return root
 
     def cpu_access(self, *, begin: bool, read: bool, write: bool) -> None:
         """Bracket access by the CPU to a dma-buf; nothing is needed for coherent memory."""
@@ -73,14 +77,22 @@ class Region:
 
     def close(self) -> None:
         """Unmap, unless a view is still alive (then it goes with the last one), and close the descriptor."""
-        try:
+        with suppress(BufferError):
             self._map.close()
-        except BufferError:
-            pass
         self.descriptor.close()
 
     def __repr__(self) -> str:
         return f"<Region {self.size} bytes, {self.storage}>"
+
+
+def _map(fd: int, size: int, writable: bool) -> mmap.mmap:
+    if writable:
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, **_NO_DUPLICATE)
+    try:
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ, **_NO_DUPLICATE)
+    except PermissionError:
+        # Before Linux 6.7 memory sealed against writing cannot be shared, only looked at privately: the same bytes.
+        return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ, **_NO_DUPLICATE)
 
 
 class Hold:
@@ -91,25 +103,33 @@ class Hold:
     memoryview keep the memoryview. ``finish`` runs when the tensor is closed and no view is left.
     """
 
-    __slots__ = ("_finish", "_root", "_shares")
+    __slots__ = ("_finish", "_root", "_sharers")
 
-    def __init__(self, root: Bytes, finish: Callable[[], None] | None = None) -> None:
-        self._root: Bytes | None = root
+    def __init__(self, root: Bytes | None, finish: Callable[[], None] | None = None) -> None:
+        self._root = root
         self._finish = finish
-        self._shares = 1
+        self._sharers: weakref.WeakSet[Tensor] | None = None
 
-    def retain(self) -> None:
-        """One more tensor shares the planes."""
-        self._shares += 1
+    def share(self, *tensors: Tensor) -> None:
+        """These tensors look at the same planes. Only known by weak references: not all of them are closed."""
+        if self._sharers is None:
+            self._sharers = weakref.WeakSet()
+        self._sharers.update(tensors)
 
-    def release(self, planes: Sequence[Plane]) -> None:
-        """One tensor fewer shares the planes; with the last one their memory is let go.
+    def release(self, tensor: Tensor, planes: Sequence[Plane]) -> None:
+        """``tensor`` is done with the planes; when no other looks at them, their memory is let go.
 
         Raises InUse, with nothing changed, when views are alive.
         """
-        if self._shares > 1:
-            self._shares -= 1
-            return
+        if self._sharers is not None:
+            self._sharers.discard(tensor)
+            if self._sharers:
+                return
+        self.let_go(planes)
+        self.finish()
+
+    def let_go(self, planes: Sequence[Plane]) -> None:
+        """Look at the memory no more. InUse, with nothing changed, when views are alive."""
         root = self._root
         if root is None:
             return
@@ -125,15 +145,17 @@ class Hold:
                 "views of this tensor's memory are alive: drop them before closing it, or use `with`,"
                 " which lets the memory go with the last of them"
             )
-        self._shares = 0
-        if self._finish is not None:
-            self._finish()
+
+    def finish(self) -> None:
+        """Close what the memory was reached by, once nothing looks at it."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
 
 
 def look_through(planes: Sequence[Plane], root: Bytes) -> None:
     """Give every plane its stretch of ``root``."""
-    whole = memoryview(root)
+    whole = root.data
     for plane in planes:
         start = plane.offset
         plane.data = whole[start : start + plane.size]
-
