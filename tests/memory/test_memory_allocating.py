@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from descriptors import SEALS, none_left, os_error
 
 import tensorferry as ferry
-from descriptors import SEALS, none_left, os_error
 from tensorferry import DType, PixelFormat, StorageKind, Tensor, Unsupported
 from tensorferry.memory import Region
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import pytest
+from descriptors import memfd, none_left, os_error, refers_to
 
 import tensorferry as ferry
-from descriptors import memfd, none_left, os_error, refers_to
 from tensorferry import FetchRefused, NoSuchDescriptor, ProcessGone, Unsupported, memory
 from tensorferry.memory import fetching
 

@@ -73,10 +73,11 @@ def open_foreign(arrived: ForeignPlane, *, writable: bool = False) -> Plane:
     """
     importer = _importers.get(arrived.kind) or _from_entry_points(arrived.kind)
     if importer is None:
+        name = str(arrived.kind) if isinstance(arrived.kind, StorageKind) else arrived.kind
         what = f"{len(arrived.handle_bytes)} handle bytes" if arrived.handle_bytes else f"handle {arrived.handle}"
         raise Unsupported(
             f"memory of kind {arrived.kind!s} arrived ({what}, {arrived.size} bytes from {arrived.offset}),"
-            f" which nothing here can open: tensorferry.memory.register({arrived.kind!r}, importer),"
+            f" which nothing here can open: tensorferry.memory.register({name!r}, importer),"
             f" or install a distribution with an entry point in {ENTRY_POINTS!r}",
             field="storage_kind",
             value=arrived.kind,

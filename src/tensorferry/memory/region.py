@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InUse, Unsupported
-from ..tensor import Plane, StorageKind, Tensor
+from ..tensor import Plane, StorageKind
 from .descriptor import Descriptor, Nature, nature_of, no_descriptor, size_of
 from .dmabuf import sync
 
@@ -60,6 +60,9 @@ class Region:
         self.descriptor = descriptor
         self.writable = writable
         self.storage = StorageKind.DMA_BUF if nature is Nature.DMA_BUF else StorageKind.SHM
+        from .passing import pass_by_descriptor  # it builds on this module
+
+        pass_by_descriptor()
 
     def fileno(self) -> int:
         """The descriptor's number, borrowed."""
@@ -108,15 +111,15 @@ class Hold:
     def __init__(self, root: Bytes | None, finish: Callable[[], None] | None = None) -> None:
         self._root = root
         self._finish = finish
-        self._sharers: weakref.WeakSet[Tensor] | None = None
+        self._sharers: weakref.WeakSet[object] | None = None
 
-    def share(self, *tensors: Tensor) -> None:
+    def share(self, *tensors: object) -> None:
         """These tensors look at the same planes. Only known by weak references: not all of them are closed."""
         if self._sharers is None:
             self._sharers = weakref.WeakSet()
         self._sharers.update(tensors)
 
-    def release(self, tensor: Tensor, planes: Sequence[Plane]) -> None:
+    def release(self, tensor: object, planes: Sequence[Plane]) -> None:
         """``tensor`` is done with the planes; when no other looks at them, their memory is let go.
 
         Raises InUse, with nothing changed, when views are alive.
