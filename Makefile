@@ -26,9 +26,9 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-## demo: tensors through both formats, and to the published library and back
+## demo: tensors through both formats and the published library and back, frames to a second process
 demo: $(VENV)/.test
-	$(BIN)/tensorferry demo
+	$(BIN)/python demos/with_published.py
 
 ## bench: our codecs beside their peers, as ratios measured in one run
 bench: $(VENV)/.bench

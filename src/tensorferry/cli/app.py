@@ -13,8 +13,12 @@ from typer.core import TyperGroup
 from .. import __version__
 from .check import check
 from .convert import convert
+from .demo import demo
+from .doctor import doctor
 from .ending import BAD_DATA, BAD_USAGE, INTERRUPTED, PIPE_CLOSED, BadData, BadUsage, complain
 from .inspect import inspect
+from .recv import recv
+from .send import send
 
 __all__ = ["app"]
 
@@ -76,6 +80,10 @@ app = typer.Typer(
 app.command()(inspect)
 app.command()(check)
 app.command()(convert)
+app.command()(demo)
+app.command()(doctor)
+app.command()(send)
+app.command()(recv)
 
 
 def _version(wanted: bool) -> None:
