@@ -749,7 +749,8 @@ def test_after_a_fork_the_session_is_the_parents(pair: Pair) -> None:
         if pid == 0:
             code = 1
             try:
-                for use in (lambda: publisher.publish(ARRAY), lambda: subscriber.recv(0)):
+                uses: list[Callable[[], object]] = [lambda: publisher.publish(ARRAY), lambda: subscriber.recv(0)]
+                for use in uses:
                     with pytest.raises(ferry.Disconnected, match="after the fork"):
                         use()
                 publisher.close()
