@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint demo bench fmt clean
+.PHONY: test lint demo bench soak fmt clean
 
 # One stamp an extra set, made anew when the dependencies change.
 $(VENV)/.test: pyproject.toml
@@ -33,6 +33,10 @@ demo: $(VENV)/.test
 ## bench: our codecs beside their peers, as ratios measured in one run
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/codec.py
+
+## soak: 200,000 frames and 200 kills through a link, descriptors and memory watched
+soak: $(VENV)/.test
+	$(BIN)/python -W error soak/soak.py
 
 ## fmt: rewrite the code in the project's format
 fmt: $(VENV)/.test

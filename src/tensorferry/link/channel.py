@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..errors import Disconnected, EndOfStream, FerryError, ForgedLength, Malformed, TimedOut, Truncated, Unsupported
@@ -41,12 +41,17 @@ _FIRST_CHUNK = 1 << 20
 _SLICE = 200  # milliseconds
 _SMALL = 1 << 16
 _MAX_PIECES = 1024  # the kernel's UIO_MAXIOV
+_MAX_THROWN_AWAY = 64  # reads at a time
 # As plain numbers: flags of the enum kind cost as much as the system call that they go to.
 _CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _NO_SIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))
 _CTRUNC = int(getattr(socket, "MSG_CTRUNC", 0))
 _SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(getattr(socket, "SCM_RIGHTS", 0))
 _POLLIN, _POLLOUT = (select.POLLIN, select.POLLOUT) if hasattr(select, "poll") else (0, 0)
+
+
+Aside = Callable[[], Sequence[int]]
+"""Something to do before waiting, and what else to watch: see ``Channel.receive``."""
 
 
 class Deadline:
@@ -82,6 +87,7 @@ class Channel:
         self._notes: deque[bytes] = deque()
         self._broken: str | None = None
         self._failure: FerryError | None = None
+        self._over = False
         self._stopped = False
         self.whole = min(_SMALL, sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2 - 64)
         """Bytes of a frame that the kernel takes whole or not at all: it has them in one piece."""
@@ -211,10 +217,11 @@ class Channel:
         self._fds: list[int] = []
         self._lost = False
 
-    def receive(self, deadline: Deadline, hint: int = 0) -> Frame:
+    def receive(self, deadline: Deadline, hint: int = 0, aside: Aside = tuple) -> Frame:
         """The next frame, whole. Call it under ``recv_lock``.
 
         ``hint`` is the frame's length where the other side has announced it: it saves a system call.
+        ``aside`` is called before each wait, and again when a descriptor that it returned can be read.
         Raises TimedOut (what has come of a frame is kept, and the next call goes on with it), EndOfStream,
         Truncated where the stream ends inside a frame, Malformed and ForgedLength for what is no frame;
         whatever ended the stream is raised again by every later call. Disconnected after ``stop``.
@@ -225,14 +232,14 @@ class Channel:
                 return frame
             if self._stopped:
                 raise Disconnected("this link was closed")
-            if not self._wait(_POLLIN, deadline):
+            if not self._wait(_POLLIN, deadline, aside):
                 come = f"{self._filled} bytes of a frame came" if self._filled else "nothing came"
                 raise TimedOut(f"{come} within the time given")
 
     def receive_now(self, hint: int = 0) -> Frame | None:
         """As ``receive``, but None where it would wait, stopped or not."""
         if self._failure is not None:
-            raise copy.copy(self._failure)
+            raise self.failed()
         length = 0
         while True:
             filled = self._filled
@@ -341,6 +348,7 @@ class Channel:
         filled = self._filled
         if self.fileno() < 0:
             return Disconnected("this link was closed")
+        self._over = True
         if filled:
             length = _LENGTH.unpack_from(self._data)[0] if filled >= _LENGTH.size else _LENGTH.size
             return self.refuse(
@@ -357,22 +365,44 @@ class Channel:
         self._failure = error
         close_all(self._fds)
         self._reset()
-        if self.fileno() >= 0:
-            self.shut(socket.SHUT_RD)
-        return copy.copy(error)  # the one kept must not grow a traceback, and keep alive what that looks at
+        return self.failed()
+
+    def failed(self) -> FerryError:
+        """What ended the stream: a copy, for a kept one would grow a traceback, and keep alive what that looks at."""
+        assert self._failure is not None
+        return copy.copy(self._failure)
+
+    def gone(self) -> bool:
+        """Whether the other side has closed, or died. Call it under ``recv_lock``, once the stream has failed.
+
+        One that was refused for what it said may still be there, and is told nothing until this side closes:
+        what more it says is thrown away, with its descriptors.
+        """
+        for _ in range(_MAX_THROWN_AWAY):
+            if self._over:
+                break
+            try:
+                self._over = not self._socket.recv(_SMALL)
+            except BlockingIOError:
+                break
+            except OSError:
+                self._over = True
+        return self._over
 
     # ---- both ----
 
-    def _wait(self, events: int, deadline: Deadline) -> bool:
+    def _wait(self, events: int, deadline: Deadline, aside: Aside = tuple) -> bool:
         """Wait until the socket is ready, or somebody stops it; False when the deadline came first.
 
         Whoever waits for what comes in sends the notes meanwhile that there was no room for.
         """
-        poll = select.poll()
         while True:
             left = deadline.left()
             if left == 0:
                 return False
+            poll = select.poll()
+            for other in aside():
+                poll.register(other, _POLLIN)
             fd = self.fileno()
             if self._stopped or fd < 0:
                 return self._stop_waiting(events)
@@ -380,11 +410,12 @@ class Channel:
             poll.register(fd, events | _POLLOUT if noting else events)
             # In slices: closing a descriptor wakes nobody who polls it. (A shutdown would, but it would end
             # the connection for a forked child that uses it too.)
-            for _, happened in poll.poll(_SLICE if left is None else min(_SLICE, left * 1000)):
-                if noting and happened & _POLLOUT:
-                    self.flush_notes()
-                if not noting or happened & ~_POLLOUT:
-                    return True
+            happened = dict(poll.poll(_SLICE if left is None else min(_SLICE, left * 1000))).get(fd, 0)
+            if noting and happened & _POLLOUT:
+                self.flush_notes()
+                happened &= ~_POLLOUT
+            if happened:
+                return True
 
     def _stop_waiting(self, events: int) -> bool:
         if events == _POLLOUT:

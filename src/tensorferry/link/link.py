@@ -28,7 +28,7 @@ from .channel import CONTROL, Channel, Deadline, Frame, close_all
 from .mappings import Mappings
 from .waiting import Waker, readable
 
-__all__ = ["DEFAULT_MAX_BYTES", "Lent", "Link", "Peer", "settle_lingering"]
+__all__ = ["DEFAULT_MAX_BYTES", "Lent", "Link", "Peer", "tend"]
 
 DEFAULT_MAX_BYTES = 1 << 30
 _LEND = 1
@@ -84,12 +84,13 @@ class Link:
         ``fence`` say how received references are taken, as ``blob.import_`` documents.
         """
         require_linux("a link")
-        settle_lingering()
+        tend()
         self._peer = _peer_of(sock)
         self._options: dict[str, Any] = {"writable": writable, "policy": policy, "fence": fence}
         self._max_bytes = max_bytes
         self._tokens = itertools.count(1)
         self._lent: dict[int, Lease] = {}
+        self._relayed: set[int] = set()
         self._held: set[int] = set()
         self._coming: _Coming | None = None
         self._waiting: deque[tuple[Frame, int | None]] = deque()
@@ -147,7 +148,18 @@ class Link:
         token = next(self._tokens)
         self._lent[token] = lease
         lease.claim(Lent(self, token))
+        if type(lease) is _Loan:
+            self._relay(token)
         return [CONTROL.pack(CONTROL.size, _LEND | len(data) << 8, token), data], fds, token
+
+    def _relay(self, token: int) -> None:
+        """Lent on from another link: no pool will ask here whether it has come back."""
+        self._relayed.add(token)
+        if self not in _tended:
+            _tended.add(self)
+            for wake in list(_idle):
+                wake()
+        self.collect()
 
     def _dispatch(self, parts: Sequence[Buffer], fds: Sequence[int], token: int | None, deadline: Deadline) -> None:
         try:
@@ -165,6 +177,7 @@ class Link:
         lease = self._lent.pop(token, None)
         if lease is None:
             return False
+        self._relayed.discard(token)
         lease.drop(Lent(self, token))
         return True
 
@@ -203,6 +216,7 @@ class Link:
             except EndOfStream:
                 return
             yield tensor
+            del tensor  # who iterates may let go of it before the next has come
 
     def collect(self) -> bool:
         """Take what has come in, without waiting: buffers given back, and tensors for a later ``recv``.
@@ -232,8 +246,8 @@ class Link:
                     return True
                 self._sort(frame)
         except FerryError as error:  # the next recv says so
-            self._peer_gone(error)
-            return False
+            self._cut_off(error)
+            return not self._take_back()
         return True
 
     def _crowded(self) -> bool:
@@ -249,15 +263,16 @@ class Link:
 
     def _receive(self, deadline: Deadline) -> None:
         try:
-            self._sort(self._channel.receive(deadline, self._hint()))
+            self._sort(self._channel.receive(deadline, self._hint(), tend))
         except TimedOut:
             raise
         except FerryError as error:
             if self._closing:  # the other side may still be there: closing settles with it
                 raise
-            worse = self._peer_gone(error)
-            if worse is not error:
-                raise worse from error
+            cut_off = self._cut_off(error)
+            self._take_back()
+            if cut_off:
+                raise self._channel.failed() from error
             raise
 
     def _sort(self, frame: Frame) -> None:
@@ -301,7 +316,7 @@ class Link:
         mappings = self._other_mappings
         if token is not None:
             receiver = os.getpid()
-            lease = Lease(lambda: self._give_back(token, receiver))
+            lease = _Loan(lambda: self._give_back(token, receiver))
             mappings = self._lent_mappings
         arrival = _Arrival(mappings, lease)
         try:
@@ -315,6 +330,9 @@ class Link:
             if len(frame.fds) != arrival.opened:
                 _check_table(frame, tensor)
             return tensor
+        except BaseException:
+            arrival.forget()
+            raise
         finally:
             close_all(frame.fds)
             if lease is not None and not lease.claims:  # refused, or read out: nothing here looks at it
@@ -334,19 +352,28 @@ class Link:
         if self._channel.fileno() >= 0:
             self._channel.note(CONTROL.pack(CONTROL.size, _RETURN, token))
 
-    def _peer_gone(self, error: FerryError) -> FerryError:
-        """The other side can give nothing back any more: what it held comes back by itself."""
+    def _cut_off(self, error: FerryError) -> bool:
+        """Whether the stream ended between a tensor's announcement and its blob: then it ended too early."""
         coming, self._coming = self._coming, None
-        if coming is not None:
-            close_all(coming.fds)
-            if isinstance(error, EndOfStream):
-                error = self._channel.refuse(
-                    Truncated("the stream ended where a tensor was announced", need=coming.length, have=0)
-                )
+        if coming is None:
+            return False
+        close_all(coming.fds)
+        if not isinstance(error, EndOfStream):
+            return False
+        self._channel.refuse(Truncated("the stream ended where a tensor was announced", need=coming.length, have=0))
+        return True
+
+    def _take_back(self) -> bool:
+        """The other side gives nothing back any more: what it held comes back by itself if it is gone.
+
+        Not before: it may have been refused for a mistake, and still be looking at what it has.
+        """
+        if not self._channel.gone():
+            return False
         for token in list(self._lent):
             self._returned(token)
         self._finish_closing()
-        return error
+        return True
 
     def close(self) -> None:
         """Close the link. Closing twice is fine. Never waits; who waits here in another thread is told soon.
@@ -362,8 +389,8 @@ class Link:
         self._wake()
         self._settle()
         if self._channel.fileno() >= 0:
-            _lingering.add(self)
-        settle_lingering()
+            _tended.add(self)
+        tend()
 
     def _settle(self) -> None:
         """Bring the end nearer, without waiting: whoever receives at this moment does it afterwards."""
@@ -400,7 +427,18 @@ class Link:
             if self._channel.fileno() >= 0:
                 self._channel.flush_notes()
             self._channel.close()
-            _lingering.discard(self)
+            _tended.discard(self)
+
+    def _tend(self) -> bool:
+        """Take in what came back; whether to watch for more."""
+        self._here()
+        watch = self.collect()
+        if self._closing or self._relayed:
+            return watch and self._channel.fileno() >= 0
+        _tended.discard(self)
+        if self._relayed:  # since we looked
+            _tended.add(self)
+        return False
 
     def _check_open(self) -> None:
         self._here()
@@ -413,6 +451,7 @@ class Link:
         if pid != self._pid:
             self._pid = pid
             self._lent.clear()
+            self._relayed.clear()
             self._held.clear()
             self._wakers.clear()
             for frame, _ in self._waiting:
@@ -479,10 +518,10 @@ class Link:
     async def _readable(self) -> None:
         # Buffers given back while there was no room to say so are said when there is: so look again.
         owing = self._held or not self._channel.flush_notes()
-        fd = self.fileno()
-        if fd >= 0:
+        fds = [self.fileno(), *tend()]
+        if fds[0] >= 0:
             look_again = _LOOK_AGAIN if owing else None
-            await readable(fd, self._wakers, look_again, lambda: self._closing or bool(self._waiting))
+            await readable(fds, [self._wakers, _idle], look_again, lambda: self._closing or bool(self._waiting))
 
     def _wake(self) -> None:
         if self._wakers:
@@ -497,6 +536,13 @@ class Link:
             except EndOfStream:
                 return
             yield tensor
+            del tensor  # who iterates may let go of it before the next has come
+
+
+class _Loan(Lease):
+    """The lease of a buffer that came over a link."""
+
+    __slots__ = ()
 
 
 class _Coming(NamedTuple):
@@ -511,31 +557,40 @@ class _Coming(NamedTuple):
 class _Arrival:
     """How the memory of one received tensor is opened and kept."""
 
-    __slots__ = ("_lease", "_mappings", "opened")
+    __slots__ = ("_fresh", "_lease", "_mappings", "opened")
 
     def __init__(self, mappings: Mappings, lease: Lease | None) -> None:
         self._mappings = mappings
         self._lease = lease
+        self._fresh: list[tuple[int, int]] = []
         self.opened = 0
 
     def open(self, fd: int, writable: bool) -> Region | None:
         self.opened += 1
-        return self._mappings.open(fd, writable)
+        return self._mappings.open(fd, writable, self._fresh)
 
     def keep(self, root: npt.NDArray[np.uint8], region: Region) -> Hold:
         return Hold(root) if self._lease is None else self._lease.hold(root)
 
+    def forget(self) -> None:
+        """The tensor was refused: keep nothing of it mapped that was not so before."""
+        self._mappings.forget(self._fresh)
 
-_lingering: set[Link] = set()
+
+_tended: set[Link] = set()
+"""Links that nobody may be listening to, but buffers come back over: closed ones, and those that lent on what they
+got from another."""
+
+_idle: set[Waker] = set()
+"""Whoever waits in an event loop: told when there is one more link to look after."""
 
 
-def settle_lingering() -> None:
-    """Take in what came back to links that were closed while tensors were lent."""
-    for link in list(_lingering):
-        if link._pid != os.getpid():  # a forked child's copy: the parent settles
-            _lingering.discard(link)
-            link._here()
-        link._settle()
+def tend() -> Sequence[int]:
+    """Take in what came back to the links above, without waiting; the descriptors to watch for more.
+
+    Whoever waits for something in this package does it, so that buffers travel back through this process.
+    """
+    return [link.fileno() for link in list(_tended) if link._tend()] if _tended else ()
 
 
 def _check_table(frame: Frame, tensor: Tensor) -> None:

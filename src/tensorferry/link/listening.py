@@ -68,11 +68,7 @@ class Listener:
 
     def _linked(self, connection: socket.socket) -> Link | None:
         """The link over a new connection, None if the rule does not allow it."""
-        try:
-            link = Link(connection, **self._options)
-        except BaseException:
-            connection.close()
-            raise
+        link = _link_over(connection, self._options)
         allowed = False
         try:
             allowed = self._allow is None or self._allow(link.peer)
@@ -106,7 +102,7 @@ class Listener:
             try:
                 return self.accept(0)
             except TimedOut:
-                await readable(self.fileno(), self._wakers, None, lambda: self._closed)
+                await readable([self.fileno()], [self._wakers], None, lambda: self._closed)
 
     def __iter__(self) -> Iterator[Link]:
         """Each link as it comes, until the listener is closed."""
@@ -174,7 +170,7 @@ def connect(path: str | os.PathLike[str], timeout: float | None = 0, **options: 
     deadline = Deadline(timeout)
     while True:
         try:
-            return Link(_connected(name), **options)
+            return _link_over(_connected(name), options)
         except OSError as error:
             if isinstance(error, BlockingIOError):
                 refusal = f"whoever listens on {name} does not accept: too many are waiting already"
@@ -186,6 +182,14 @@ def connect(path: str | os.PathLike[str], timeout: float | None = 0, **options: 
             if left == 0:
                 raise Disconnected(refusal, field="path", value=name) from error
             time.sleep(_RETRY if left is None else min(_RETRY, left))
+
+
+def _link_over(sock: socket.socket, options: dict[str, Any]) -> Link:
+    try:
+        return Link(sock, **options)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _connected(path: str) -> socket.socket:

@@ -20,7 +20,7 @@ from ..memory.lease import Lease
 from ..memory.region import Region, look_through
 from ..tensor import Description, Plane, StorageKind, Tensor
 from .channel import Deadline
-from .link import Lent, Link, settle_lingering
+from .link import Lent, Link, tend
 
 __all__ = ["Pool"]
 
@@ -100,7 +100,7 @@ class Pool:
         self._pid = os.getpid()
         self._closed = False
         self._waiters: set[object] = set()
-        self._alarm = _new_alarm()
+        self._alarm: Descriptor | None = _new_alarm()
         self._out: set[Lease] = set()
         size = sum(size for size, _ in self._layout)
         kind = StorageKind(storage)
@@ -127,7 +127,7 @@ class Pool:
             try:
                 return self._tensor(self._free.popleft())
             except IndexError:
-                links = self._collect()
+                watch = self._collect()
             if self._free:
                 continue
             if self._drop:
@@ -135,7 +135,7 @@ class Pool:
                 return None
             if deadline.left() == 0:
                 raise TimedOut(self._why_empty())
-            self._wait(links, deadline)
+            self._wait(watch, deadline)
 
     async def aacquire(self) -> Tensor | None:
         """``acquire`` without holding up the event loop."""
@@ -166,23 +166,26 @@ class Pool:
 
     def _ring(self) -> None:
         """Wake who waits in ``acquire``. Safe in a finalizer: it takes no lock and never waits."""
-        if self._waiters:
-            os.eventfd_write(self._alarm.fileno(), 1)
+        alarm = self._alarm  # which stays open as long as anybody has it in hand
+        if alarm is not None and self._waiters:
+            os.eventfd_write(alarm.fileno(), 1)
 
     def _links(self) -> set[Link]:
         return {claim.link for lease in list(self._out) for claim in lease.claims if isinstance(claim, Lent)}
 
-    def _collect(self) -> list[Link]:
-        """Take in what came back; the links to watch for more (of others, another thread takes it in)."""
-        return [link for link in self._links() if link.collect()]
+    def _collect(self) -> list[int]:
+        """Take in what came back; the descriptors to watch for more (of others, another thread takes it in)."""
+        return [*(link.fileno() for link in self._links() if link.collect()), *tend()]
 
-    def _wait(self, links: list[Link], deadline: Deadline) -> None:
+    def _wait(self, watch: list[int], deadline: Deadline) -> None:
         """Wait until something may have come back: over a link, or from another thread here."""
-        alarm = self._alarm.fileno()
+        alarm = self._alarm
+        if alarm is None:
+            return
         poll = select.poll()
-        poll.register(alarm, select.POLLIN)
-        for fd in [link.fileno() for link in links]:
-            if fd >= 0:
+        poll.register(alarm.fileno(), select.POLLIN)
+        for fd in watch:
+            if fd >= 0:  # it is not closed
                 poll.register(fd, select.POLLIN)
         waiter = object()
         self._waiters.add(waiter)
@@ -190,8 +193,8 @@ class Pool:
             left = deadline.left()
             if self._free or self._closed:  # since there was nobody to wake
                 return
-            if alarm in dict(poll.poll(_SLICE if left is None else min(_SLICE, left * 1000))):
-                os.eventfd_read(alarm)
+            if alarm.fileno() in dict(poll.poll(_SLICE if left is None else min(_SLICE, left * 1000))):
+                os.eventfd_read(alarm.fileno())
         except BlockingIOError:  # another waiter was quicker
             pass
         finally:
@@ -216,7 +219,8 @@ class Pool:
         self._regions = []
         self._free = deque()
         self._ring()
-        settle_lingering()
+        self._alarm = None
+        tend()
 
     def __enter__(self) -> Pool:
         return self
