@@ -10,6 +10,7 @@ import gc
 import importlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import sys
@@ -28,6 +29,7 @@ __all__ = [
     "interleave",
     "number",
     "optional",
+    "percentile",
     "print_targets",
     "progress",
     "ratio",
@@ -114,6 +116,12 @@ def ratio(one: Timing, other: Timing) -> float:
     return median(a / b for a, b in zip(one.rounds, other.rounds, strict=True))
 
 
+def percentile(values: Sequence[float], part: float) -> float:
+    """The value that ``part`` (0 to 1) of ``values`` do not exceed: one of them, none made up between two."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, max(0, math.ceil(part * len(ranked)) - 1))]
+
+
 class Target(NamedTuple):
     """Something promised, and what was measured; ``measured`` None where there was nothing to measure against."""
 
@@ -121,10 +129,14 @@ class Target(NamedTuple):
     limit: float
     measured: float | None
     unit: str
+    at_least: bool = False
+    """Whether ``limit`` is the least that was promised, not the most."""
 
     @property
     def met(self) -> bool | None:
-        return None if self.measured is None else self.measured <= self.limit
+        if self.measured is None:
+            return None
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
 
 def print_targets(targets: Iterable[Target]) -> None:
@@ -132,7 +144,7 @@ def print_targets(targets: Iterable[Target]) -> None:
     rows = [
         [
             t.what,
-            f"≤ {t.limit:g} {t.unit}",
+            f"{'≥' if t.at_least else '≤'} {t.limit:g} {t.unit}",
             "-" if t.measured is None else f"{t.measured:.2f} {t.unit}",
             verdicts[t.met],
         ]

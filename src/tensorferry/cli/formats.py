@@ -1,185 +1,180 @@
-"""The formats that ``tensorferry convert`` reads and writes: two tables, one row a format."""
+"""Tensors out of the files that people have and into them, as commands do it: by ``record.files``."""
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from numpy.lib import format as npy
-
-from .. import blob, vlink
-from ..arrays import flat_bytes
-from ..dtypes import DType
-from ..errors import Lossy, Malformed, Unsupported
-from ..image import PixelFormat
-from ..parts import Buffer
+from ..errors import FerryError, Lossy, Unsupported
+from ..image import Colorimetry
+from ..record import colour, files
+from ..record.files import Entry, Loss, Written
 from ..tensor import Tensor
-from .inputs import Input, pick
+from .ending import BadData, BadUsage, told
+from .inputs import Input, Piece, pick
+from .words import counted
 
-__all__ = ["READERS", "WRITERS", "Reader", "Writer", "Written", "read", "write"]
+__all__ = ["FORMATS", "as_pixels", "colorimetry", "encoded", "format_for", "missing_extra", "read_all", "read_one"]
 
-Array = npt.NDArray[Any]
+FORMATS = tuple(files.FORMATS)
+"""What ``--to`` takes, beside the suffixes of the same formats."""
 
-NPY_MAGIC = b"\x93NUMPY"
-# A view may stand for many more values than it has bytes; such a one is not written out.
-_EXPANSION = 8
-_SMALL = 1 << 26
+_WIRES = (None, "blob", "vlink")
+_BY_NAME = ("npz", "safetensors")  # these need not read the others to give one
+_WORDS = {
+    "bt601": "encoding",
+    "bt709": "encoding",
+    "bt2020": "encoding",
+    "full": "range",
+    "limited": "range",
+}
+_EXTRAS = ("import", "mcap", "edgefirst-schemas")
 
 
-class Reader(NamedTuple):
-    """``magic`` is how the format's files start; ``read`` makes a tensor of one, borrowed."""
-
-    magic: bytes
-    read: Callable[[memoryview], Tensor]
+def missing_extra(error: FerryError) -> bool:
+    """Whether ``error`` is about a package that is not installed: then no data are to blame."""
+    return isinstance(error, Unsupported) and error.field in _EXTRAS
 
 
-class Writer(NamedTuple):
-    """``what`` is one file of the format. ``write`` makes it, in pieces.
+# ---- reading ----
 
-    It raises Lossy, naming everything, for what the format cannot say; its second argument lets labels and
-    leftovers go. The function ``write`` sees to the rest.
+
+def read_all(input: Input, format: str | None = None, **options: Any) -> list[Entry]:
+    """Every tensor in a file of ``format``, which None leaves to its content and its suffix.
+
+    BadData, naming the file and the place, where one cannot be read; BadUsage for ``options`` that make no sense.
     """
+    format = format or files.format_of(input.data, input.name)
+    if format in _WIRES and not options:
+        return [Entry("", _loaded(input, piece)) for piece in input.pieces()]
+    return _read(input, format or "blob", options)
 
-    what: str
-    suffixes: tuple[str, ...]
-    write: Callable[[Tensor, bool], Sequence[Buffer]]
+
+def read_one(
+    input: Input, index: int | None, name: str | None, format: str | None = None, **options: Any
+) -> Entry:
+    """The tensor number ``index``, or the one called ``name``, or the only one. Raises as ``read_all``."""
+    format = format or files.format_of(input.data, input.name)
+    if format in _WIRES and name is None and not options:
+        return Entry("", _loaded(input, pick(input, index)))
+    if name is not None and format in _BY_NAME:
+        options["name"] = name
+    entries = read_all(input, format, **options)
+    if name is not None:
+        entries = [entry for entry in entries if name in (entry.name, entry.tensor.labels and entry.tensor.labels.name)]
+        if len(entries) != 1:
+            raise BadUsage(f"{input.name}: {len(entries) or 'no'} tensors in it are called {name!r}: see --index")
+    if index is None:
+        if len(entries) != 1:
+            raise BadUsage(f"{input.name}: it holds {_called(entries)}: pick one with --index or --name")
+        return entries[0]
+    if not 0 <= index < len(entries):
+        raise BadUsage(f"{input.name}: there is no tensor {index}: it holds {_called(entries)}, counted from 0")
+    return entries[index]
 
 
-def _read_npy(data: memoryview) -> Tensor:
-    # numpy.load would copy, and would allocate whatever the header claims before it reads.
-    stream = io.BytesIO(data[: 1 << 17])
+def _loaded(input: Input, piece: Piece) -> Tensor:
     try:
-        version = npy.read_magic(stream)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"version {version[0]}.{version[1]} is for structured arrays")
-        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = header(stream)
-    except (ValueError, EOFError) as error:
-        raise Malformed(f"the npy header cannot be read: {' '.join(str(error).split())}", field="header") from None
-    if dtype.hasobject:
-        raise Unsupported("the npy file holds pickled Python objects: those are not read", field="dtype", value=dtype)
-    start = stream.tell()
-    size, have = math.prod(shape) * dtype.itemsize, len(data) - start
-    if size != have:
-        why = "it was cut short" if size > have else "something stands behind the array"
-        raise Malformed(f"the npy header asks for {size:,} bytes of values, {have:,} are here: {why}", field="shape")
-    array: Array = np.ndarray(shape, dtype, data, start, order="F" if fortran else "C")
-    return Tensor.from_array(array, byteswap=True)
+        return piece.load()
+    except FerryError as error:
+        which = f"blob {piece.index} at {piece.offset:#x}: " if piece.index else ""
+        raise BadData(f"{input.name}: {which}{told(error)}") from None
 
 
-def _write_npy(tensor: Tensor, lossy: bool) -> Sequence[Buffer]:
-    lost = ["dtype"] if tensor.dtype is DType.BFLOAT16 else []
-    lost += [name for name in ("format", "colorimetry", "quantization") if getattr(tensor, name) is not None]
-    if not lossy:
-        if tensor.labels is not None:
-            lost += [f"labels.{name}" for name in tensor.labels.said()]
-        if tensor.carried is not None:
-            lost += tensor.carried.fields
-    if lost:
-        raise Lossy(f"an npy file cannot carry {', '.join(lost)}", fields=tuple(lost))
-    array = _dense(tensor)
-    stream = io.BytesIO()
-    npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(array))
-    return [stream.getvalue(), flat_bytes(array)]
+def _read(input: Input, format: str, options: dict[str, Any]) -> list[Entry]:
+    try:
+        return files.read(input.data, format=format, **options)
+    except FerryError as error:
+        if missing_extra(error):
+            raise BadUsage(f"{input.name}: {error}") from None
+        if "name" in options and (error.field, error.value) == ("name", options["name"]):
+            raise BadUsage(f"{input.name}: {error}") from None
+        raise BadData(f"{input.name}: {told(error)}") from None
+    except ValueError as error:
+        raise BadUsage(f"{input.name}: {error}") from None
 
 
-class Written(NamedTuple):
-    """A file in pieces, the tensor that it holds, and what was left behind for it."""
-
-    parts: Sequence[Buffer]
-    tensor: Tensor
-    lost: list[str]
+def _called(entries: Sequence[Entry]) -> str:
+    names = [entry.name for entry in entries if entry.name]
+    return counted(len(entries), "tensor") + (f" ({', '.join(names[:8])}{', …' * (len(names) > 8)})" if names else "")
 
 
-READERS: dict[str, Reader] = {
-    "npy": Reader(NPY_MAGIC, _read_npy),
-}
-"""Beside the two wire formats, which ``pieces`` knows."""
-
-WRITERS: dict[str, Writer] = {
-    "blob": Writer("a blob", (".blob", ".tblob"), lambda tensor, lossy: blob.export_parts(tensor, lossy=lossy)),
-    "vlink": Writer("a VLink tensor", (".vlt",), lambda tensor, lossy: vlink.export_parts(tensor, lossy=lossy)),
-    "npy": Writer("an npy file", (".npy",), _write_npy),
-}
+# ---- writing ----
 
 
-def read(input: Input, index: int | None) -> Tensor:
-    """The tensor in a file, or number ``index`` of those in it. Raises as ``Reader.read`` and ``loads`` do."""
-    for reader in READERS.values():
-        if input.data[: len(reader.magic)] == reader.magic:
-            return reader.read(input.data)
-    return pick(input, index).load()
+def format_for(target: str, to: str | None) -> str:
+    """The format to write: what ``--to`` says, as a format or a suffix of one, else what the suffix of ``target`` says."""
+    if to is not None:
+        name = to if to in files.FORMATS else files.format_of(path=f"x.{to}")
+        if name is None:
+            raise BadUsage(f"--to {to}: it must be one of {', '.join(FORMATS)}")
+        return name
+    name = files.format_of(path=Path(target))
+    if name is None:
+        raise BadUsage(f"{target}: its suffix names no format: add --to {'|'.join(FORMATS)}")
+    return name
 
 
-def write(tensor: Tensor, to: str, *, lossy: bool) -> Written:
-    """``tensor`` as a file of format ``to``.
+def encoded(entries: Sequence[tuple[str, Tensor]], to: str, *, lossy: bool, **options: Any) -> Written:
+    """Tensors as a file of format ``to``.
 
     Raises Lossy, naming everything, for what would be left behind without ``lossy``, and for what cannot be
-    helped with it.
+    helped with it; Unsupported where there is no such file of it; BadUsage for what was asked.
     """
-    writer = WRITERS[to]
+    what = files.FORMATS[to].what
     try:
-        return Written(writer.write(tensor, False), tensor, [])
+        written = files.encode(entries, to, **options)
     except Lossy as error:
-        lost = error.fields
-    if not lossy:
-        named = ", ".join(_named(tensor, lost))
-        raise Lossy(f"{writer.what} cannot carry {named}: --lossy leaves behind what can be", fields=lost)
-    reduced, said = _reduced(tensor, lost)
+        named = ", ".join(error.fields)
+        raise Lossy(f"{what} cannot carry {named}, and --lossy cannot help it", fields=error.fields) from None
+    except FerryError as error:
+        if missing_extra(error):
+            raise BadUsage(str(error)) from None
+        raise
+    except ValueError as error:
+        raise BadUsage(str(error)) from None
+    if written.lost and not lossy:
+        named = ", ".join(dict.fromkeys(loss.named for loss in written.lost))
+        fields = tuple(dict.fromkeys(loss.field for loss in written.lost))
+        raise Lossy(f"{what} cannot carry {named}: --lossy leaves behind what can be", fields=fields)
+    return written
+
+
+# ---- pixels ----
+
+
+def as_pixels(
+    tensor: Tensor, pixels: str | None, wanted: Colorimetry | None, *, lossy: bool
+) -> tuple[Tensor, list[Loss]]:
+    """``tensor`` as an image of format ``pixels`` (None: as it is), and what that costs.
+
+    Raises Lossy and Unsupported as ``colour.convert`` does, BadUsage where there is no such format.
+    """
+    if pixels is None:
+        return tensor, []
     try:
-        return Written(writer.write(reduced, True), reduced, said)
-    except Lossy as error:
-        named = ", ".join(_named(reduced, error.fields))
-        raise Lossy(f"{writer.what} cannot carry {named}, and --lossy cannot help it", fields=error.fields) from None
+        lost = colour.losses(tensor, pixels, colorimetry=wanted)
+    except FerryError:
+        raise
+    except ValueError:
+        raise BadUsage(f"--pixels {pixels}: there is no such pixel format here") from None
+    if lost and not lossy:
+        raise Lossy(f"{tensor.format} as {pixels} loses {', '.join(lost)}: --lossy allows that", fields=lost)
+    said = [Loss(field, str(tensor.format), pixels) if field == "values" else Loss(field) for field in lost]
+    return colour.convert(tensor, pixels, colorimetry=wanted, lossy=lossy), said
 
 
-def _named(tensor: Tensor, lost: Sequence[str]) -> list[str]:
-    """What is lost, with what it says, for people."""
-    names = [f"{name} ({getattr(tensor, name)})" if name in ("dtype", "format") else name for name in lost]
-    if "format" in lost and isinstance(tensor.format, PixelFormat) and tensor.format.is_semi_planar:
-        names.append("planes[1] (chroma)")
-    return names
-
-
-# What holds every value of an element type that a format has not.
-_WIDER = {DType.BFLOAT16: DType.FLOAT32, DType.BOOL: DType.UINT8}
-
-
-def _reduced(tensor: Tensor, lost: Sequence[str]) -> tuple[Tensor, list[str]]:
-    """``tensor`` without what is ``lost``, as far as that can be done; and what that is, for people."""
-    said = _named(tensor, lost)
-    if "quantization" in lost:
-        tensor = tensor.replace(quantization=None)
-    if "colorimetry" in lost:
-        tensor = tensor.replace(colorimetry=None)
-    if "dtype" in lost and tensor.dtype in _WIDER:
-        wider = _WIDER[tensor.dtype]
-        said[lost.index("dtype")] = f"dtype ({tensor.dtype} became {wider}, the values are exact)"
-        tensor = _plain(tensor, _dense(tensor).astype(wider.numpy))
-    elif "format" in lost or "strides" in lost:
-        tensor = _plain(tensor, _dense(tensor))
-    return tensor, said
-
-
-def _plain(tensor: Tensor, array: Array) -> Tensor:
-    """``array``, meaning what ``tensor`` means apart from its pixel format."""
-    return Tensor.from_array(array, quantization=tensor.quantization, labels=tensor.labels)
-
-
-def _dense(tensor: Tensor) -> Array:
-    """The values in C order: a view, or a copy where they stand otherwise. Of a semi-planar image, luma."""
-    format = tensor.format
-    if isinstance(format, PixelFormat) and format.is_planar:
-        return np.stack([tensor.plane(i) for i in range(format.plane_count)])
-    array = tensor.numpy()
-    if array.nbytes > max(_EXPANSION * tensor.nbytes, _SMALL):
-        raise Unsupported(
-            f"its strides make {array.nbytes:,} bytes of values of {tensor.nbytes:,}: those are not written out",
-            field="strides",
-            value=tensor.strides,
-        )
-    return array if array.flags.c_contiguous else array.copy(order="C")
+def colorimetry(text: str | None, option: str) -> Colorimetry | None:
+    """What "bt709,limited" or "space=bt2020,transfer=pq" says. BadUsage for other words."""
+    if text is None:
+        return None
+    said: dict[str, str] = {}
+    for word in text.split(","):
+        field, given, value = word.strip().partition("=")
+        if not given:
+            field, value = _WORDS.get(field, ""), field
+        if field not in ("space", "transfer", "encoding", "range") or not value or field in said:
+            raise BadUsage(f"{option} {text}: say it as bt709,limited or encoding=bt709,range=limited,space=…,transfer=…")
+        said[field] = value
+    return Colorimetry(**said)

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Protocol
 
 import typer
 
 from .. import blob
 from ..errors import Disconnected, EndOfStream, FerryError, TimedOut
-from ..link import Link
-from ..parts import Buffer
 from ..tensor import Tensor
-from .ending import BAD_DATA, BadUsage, complain, safe, told
+from .ending import BAD_DATA, complain, safe, told
 from .ends import Listens, SocketPath, Timeout, open_link
+from .files import made_folder, write_file
 from .flow import Flow, live
 from .interrupt import Interrupt
 from .look import Facts, refused, to_json
 from .words import counted, described
 
-__all__ = ["recv"]
+__all__ = ["Receiving", "Source", "recv"]
 
 _TICK = 0.25
 _REMEMBERED = 20
-_TEMPORARY = ".tensorferry-part"
 
 
 def recv(
@@ -47,45 +43,72 @@ def recv(
     Damaged frames are counted and passed over; then it leaves with 1.
     """
     folder = None if save is None else _Folder(save)
-    receiving = _Receiving(folder)
+    receiving = Receiving(None if folder is None else folder.save)
     with open_link(socket, listens=listens, timeout=timeout, other="sender") as link:
         try:
             receiving.run(link, count)
         finally:  # Ctrl-C too: what came is worth a summary
-            receiving.report(socket, as_json)
+            _report(receiving, socket, folder, as_json)
     if receiving.bad:
         raise typer.Exit(BAD_DATA)
 
 
-class _Receiving:
-    """Frames as they come, good and bad."""
+def _report(receiving: Receiving, socket: str, folder: _Folder | None, as_json: bool) -> None:
+    if as_json:
+        saved = None if folder is None else folder.saved
+        print(to_json({"socket": socket, **receiving.facts(), "saved": saved}))
+    else:
+        receiving.show("received")
+        if folder is not None:
+            print(safe(f"saved {counted(folder.saved, 'file')} in {folder.path}"))
+    receiving.complain()
 
-    def __init__(self, folder: _Folder | None) -> None:
+
+class Source(Protocol):
+    """Where frames come from: a link, or what receives as one does."""
+
+    def recv(self, timeout: float | None = None) -> Tensor:
+        """The next frame. TimedOut where none comes; EndOfStream behind the last."""
+
+
+class Receiving:
+    """Frames as they come, good and bad; each good one is given to ``keep``, and counted once that is done."""
+
+    def __init__(self, keep: Callable[[Tensor], None] | None, *, doing: str = "receiving") -> None:
         self.flow = Flow()
-        self.folder = folder
         self.bad = 0
         self.refusals: list[FerryError] = []
         self.kinds: dict[str, int] = {}
+        self._keep = keep
+        self._doing = doing
         self._ended = False
 
-    def run(self, link: Link, count: int | None) -> None:
-        with live(self.flow, "receiving") as follow, Interrupt() as interrupt:
+    def run(self, source: Source, count: int | None, *, idle: Callable[[], None] = lambda: None) -> None:
+        """Take frames until ``source`` ends, or until there are ``count``. ``idle`` is called between frames."""
+        with live(self.flow, self._doing) as follow, Interrupt() as interrupt:
             while not self._ended and (count is None or self.flow.frames < count):
                 follow()
                 interrupt.check()
+                idle()
                 try:
-                    with link.recv(_TICK) as tensor:
-                        self._take(tensor)
+                    tensor = source.recv(_TICK)
                 except TimedOut:
                     continue
                 except EndOfStream:
                     return
                 except FerryError as error:
                     self._refuse(error)
+                    continue
+                with tensor:
+                    self._take(tensor)
 
     def _take(self, tensor: Tensor) -> None:
-        if self.folder is not None:
-            self.folder.save(blob.export_parts(tensor))
+        try:
+            if self._keep is not None:
+                self._keep(tensor)
+        except FerryError as error:
+            self._refuse(error)
+            return
         self.flow.passed(tensor.nbytes, by_reference=tensor.storage != "mem")
         kind = described(tensor)
         if kind in self.kinds or len(self.kinds) < _REMEMBERED:
@@ -103,51 +126,33 @@ class _Receiving:
             self.refusals.pop()
         self.refusals.append(error)
 
-    def report(self, socket: str, as_json: bool) -> None:
-        saved = None if self.folder is None else self.folder.saved
-        if as_json:
-            facts: Facts = {"socket": socket, **self.flow.facts(), "kinds": self.kinds, "saved": saved, "bad": self.bad}
-            print(to_json({**facts, "refusals": [refused(error) for error in self.refusals]}))
-        else:
-            print(f"received {self.flow.summary()}")
-            for kind, number in self.kinds.items():
-                print(safe(f"  {number:,} × {kind}"))
-            if self.folder is not None:
-                print(safe(f"saved {counted(self.folder.saved, 'file')} in {self.folder.path}"))
+    def facts(self) -> Facts:
+        """The whole, for programs."""
+        refusals = [refused(error) for error in self.refusals]
+        return {**self.flow.facts(), "kinds": self.kinds, "bad": self.bad, "refusals": refusals}
+
+    def show(self, done: str) -> None:
+        """The whole, for people."""
+        print(f"{done} {self.flow.summary()}")
+        for kind, number in self.kinds.items():
+            print(safe(f"  {number:,} × {kind}"))
+
+    def complain(self) -> None:
+        """Say what was passed over, if anything was."""
         if self.bad:
-            first = self.refusals[0]
-            complain(f"{counted(self.bad, 'bad frame')} passed over, the first: {told(first)}")
+            complain(f"{counted(self.bad, 'bad frame')} passed over, the first: {told(self.refusals[0])}")
 
 
 class _Folder:
     """Where frames are saved: each whole, under the next number."""
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path)
+        self.path = made_folder(path, "--save")
         self.saved = 0
-        try:
-            self.path.mkdir(exist_ok=True)
-            # Asking for permissions would believe file systems that are read-only, and root.
-            tempfile.TemporaryFile(dir=self.path).close()
-            taken = [re.fullmatch(r"(\d+)\.blob", name) for name in os.listdir(self.path)]
-        except FileExistsError:
-            raise BadUsage(f"{path}: it is a file: --save needs a directory") from None
-        except OSError as error:
-            raise BadUsage(f"{path}: it cannot be written to: {(error.strerror or str(error)).lower()}") from None
+        taken = [re.fullmatch(r"(\d+)\.blob", name) for name in os.listdir(self.path)]
         self._number = max((int(match[1]) for match in taken if match), default=0)
 
-    def save(self, parts: Sequence[Buffer]) -> None:
-        """Write a file beside its place, and put it there once it is whole."""
-        target = self.path / f"{self._number + 1:06}.blob"
-        beside = target.with_name(f".{target.name}.{os.getpid()}{_TEMPORARY}")
-        try:
-            with beside.open("xb") as file:
-                for part in parts:
-                    file.write(part)
-            beside.replace(target)
-        except OSError as error:
-            raise BadUsage(f"{target}: {(error.strerror or str(error)).lower()}") from None
-        finally:
-            beside.unlink(missing_ok=True)
+    def save(self, tensor: Tensor) -> None:
+        write_file(self.path / f"{self._number + 1:06}.blob", blob.export_parts(tensor))
         self._number += 1
         self.saved += 1

@@ -123,7 +123,7 @@ class StreamWriter:
 
     def _append(self, parts: list[Buffer]) -> int:
         fd, start = self._file(), self.size
-        have = os.fstat(fd).st_size
+        have = os.lseek(fd, 0, os.SEEK_END)
         if have != start:
             raise InUse(
                 f"{self.path} has {have} bytes and had {start} after the last write: someone else writes to it;"

@@ -14,8 +14,8 @@ _TEMPORARY = ".tensorferry-part"
 
 
 @contextmanager
-def written_beside(path: Path) -> Iterator[BinaryIO]:
-    """A file to write beside ``path``, which takes its place when all is written and on the disk.
+def written_beside(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """A file to write beside ``path``, which takes its place when all is written and, with ``sync``, on the disk.
 
     Where the writing fails the file beside is removed, and what was at ``path`` stays. OSError as usual.
     """
@@ -24,8 +24,9 @@ def written_beside(path: Path) -> Iterator[BinaryIO]:
     try:
         with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
