@@ -102,7 +102,7 @@ class Closed(FerryError, ValueError):
 
 
 class InUse(FerryError, BufferError):
-    """Something that cannot be closed yet, because views over its memory are still alive."""
+    """Something that cannot be closed yet, because views over its memory are alive, or that another process writes."""
 
 
 class EndOfStream(FerryError, EOFError):

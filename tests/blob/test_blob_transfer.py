@@ -257,6 +257,13 @@ def test_planes_that_cannot_go_inline() -> None:
         assert caught.value.field == field
 
 
+def test_a_plane_longer_than_its_record_can_count() -> None:
+    t = Tensor.from_array(np.zeros(2**32, np.uint8))  # pages that nobody touches
+    with pytest.raises(Unsupported, match="by reference") as caught:
+        blob.export_parts(t)
+    assert caught.value.field == "data_len"
+
+
 def test_heap_memory_has_no_handle() -> None:
     with pytest.raises(Unsupported, match="no handle to pass on") as caught:
         blob.export(Tensor.from_array(np.zeros(2)), mode=TransportMode.REFERENCE)

@@ -19,6 +19,7 @@ from .strings import write_strings
 __all__ = ["TransportMode", "export", "export_into", "export_parts"]
 
 _WITHOUT_DESCRIPTOR = frozenset({StorageKind.MEM, StorageKind.PBO, StorageKind.D3D11})
+_MAX_INLINE = 2**32 - 1  # data_len is a u32
 _NOTHING = Appended(b"", b"", b"")
 _MAX_REMEMBERED = 256
 _remembered: dict[tuple[Description, StorageKind, tuple[bytes, ...], int], bytes] = {}
@@ -156,6 +157,13 @@ def _inline_bytes(tensor: Tensor, i: int, plane: Plane) -> memoryview:
             f"plane {i} {what}: export it by reference (mode=TransportMode.REFERENCE)",
             field="modifier" if plane.modifier else "storage",
             value=plane.modifier or tensor.storage,
+        )
+    if len(plane.data) > _MAX_INLINE:
+        raise Unsupported(
+            f"plane {i} has {len(plane.data)} bytes, a record counts at most {_MAX_INLINE} inline:"
+            " split the tensor, or export it by reference",
+            field="data_len",
+            value=len(plane.data),
         )
     return plane.data
 
