@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint demo bench soak fmt clean
+.PHONY: test lint demo bench test-frameworks soak fmt clean
 
 # One stamp an extra set, made anew when the dependencies change.
 $(VENV)/.test: pyproject.toml
@@ -38,10 +38,21 @@ bench: $(VENV)/.bench
 soak: $(VENV)/.test
 	$(BIN)/python -W error soak/soak.py
 
+## test-frameworks: torch, jax, ONNX Runtime, joblib, Dask and Ray, some 2 GB in a .venv-frameworks of their own
+# The CPU build of torch does for it: where pip would find another, TORCH_INDEX=… names the index that has it.
+test-frameworks: .venv-frameworks/.done
+	.venv-frameworks/bin/python -m pytest tests_frameworks -o pythonpath=tests_frameworks
+
+.venv-frameworks/.done: pyproject.toml
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[frameworks]'
+	touch $@
+
 ## fmt: rewrite the code in the project's format
 fmt: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-frameworks build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,10 +15,23 @@ import numpy.typing as npt
 from . import dlpack
 from .errors import Unsupported
 
-__all__ = ["Span", "borrow", "dense_strides", "flat_bytes", "reach", "spanning_bytes", "view"]
+__all__ = [
+    "HEAP_ALIGNMENT",
+    "Span",
+    "aligned_zeros",
+    "borrow",
+    "dense_strides",
+    "flat_bytes",
+    "reach",
+    "spanning_bytes",
+    "view",
+]
 
 Array = npt.NDArray[Any]
 _BYTE = np.dtype(np.uint8)
+
+HEAP_ALIGNMENT = 64
+"""Bytes: a cache line, the widest vector registers, and what JAX asks of memory that it borrows."""
 
 
 def borrow(obj: object, *, byteswap: bool = False) -> Array:
@@ -105,6 +118,13 @@ def spanning_bytes(array: Array) -> Span:
         array[corner].reshape(1).view(_BYTE), (high - low,), (1,), writeable=array.flags.writeable
     )
     return Span(whole.data, -low)
+
+
+def aligned_zeros(size: int) -> npt.NDArray[np.uint8]:
+    """``size`` zeroed bytes on the heap, from a 64-byte boundary on."""
+    memory = np.zeros(size + HEAP_ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % HEAP_ALIGNMENT
+    return memory[start : start + size]
 
 
 def view(

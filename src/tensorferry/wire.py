@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 
 from . import blob, vlink
+from .arrays import aligned_zeros
 from .parts import Buffer, flat
 from .tensor import Plane, Tensor
 
@@ -43,8 +44,8 @@ def loads(data: bytes | bytearray | memoryview, *, copy: bool = False) -> Tensor
 
 
 def _own(planes: tuple[Plane, ...]) -> None:
-    """Move planes to memory of their own, one behind the other as an allocation has them."""
-    own = memoryview(bytearray(sum(plane.size for plane in planes)))
+    """Move planes to memory of their own, 64-byte aligned, one behind the other as an allocation has them."""
+    own = aligned_zeros(sum(plane.size for plane in planes)).data
     start = 0
     for plane in planes:
         end = start + plane.size

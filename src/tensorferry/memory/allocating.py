@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import aligned_zeros
 from ..dtypes import DType
 from ..errors import Unsupported
 from ..image import Colorimetry, PixelFormat
@@ -25,7 +26,6 @@ if sys.platform == "linux":
 
 __all__ = ["allocate", "allocate_image", "image_description", "new_region", "plane_layout"]
 
-HEAP_ALIGNMENT = 64  # a cache line, and the widest vector registers
 _HUGE_PAGE = 2 << 20
 
 
@@ -100,7 +100,7 @@ def _allocated(
 ) -> Tensor:
     total = sum(size for size, _ in layout)
     if storage is StorageKind.MEM:
-        return Tensor(description, _planes(layout, None, _aligned_zeros(total)))
+        return Tensor(description, _planes(layout, None, aligned_zeros(total)))
     region = new_region(total, storage, huge_pages=huge_pages, heap=heap)
     root = region.root()
     return Tensor(description, _planes(layout, region, root), storage=region.storage, hold=Hold(root, region.close))
@@ -114,12 +114,6 @@ def _planes(layout: list[tuple[int, int]], region: Region | None, root: npt.NDAr
         offset += size
     look_through(planes, root)
     return tuple(planes)
-
-
-def _aligned_zeros(size: int) -> npt.NDArray[np.uint8]:
-    memory = np.zeros(size + HEAP_ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % HEAP_ALIGNMENT
-    return memory[start : start + size]
 
 
 def new_region(size: int, storage: StorageKind, *, huge_pages: bool = False, heap: str | None = None) -> Region:
