@@ -99,6 +99,178 @@ def test_one_of_several(ferry_cli: Ferry, data: Path, tmp_path: Path) -> None:
     assert np.load(tmp_path / "b.npy").shape == (3, 8)
 
 
+# ---- several tensors, and the other formats ----
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "pair.npz", a=np.arange(3.0), b=np.ones((2, 2), np.int8))
+    return tmp_path / "pair.npz"
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_all_of_several(ferry_cli: Ferry, pair: Path, tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("safetensors")
+    ran = ferry_cli("convert", pair, tmp_path / f"there.{suffix}")
+    assert (ran.status, ran.err) == (0, "")
+    assert f"{suffix}, 2 tensors, the first float64[3], 'a', " in ran.out
+    assert ferry_cli("convert", tmp_path / f"there.{suffix}", tmp_path / "back.npz").status == 0
+    with np.load(tmp_path / "back.npz") as back:
+        assert sorted(back) == ["a", "b"]
+        assert same_bits(back["a"], np.arange(3.0))
+        assert same_bits(back["b"], np.ones((2, 2), np.int8))
+
+
+def test_one_of_several_by_name(ferry_cli: Ferry, pair: Path, tmp_path: Path) -> None:
+    line = ferry_cli("convert", pair, tmp_path / "x.npy").refused(2)
+    assert "it holds 2 tensors (a, b): pick one with --index or --name" in line
+    assert ferry_cli("convert", pair, tmp_path / "b.npy", "--name", "b", "--lossy").status == 0
+    assert np.load(tmp_path / "b.npy").shape == (2, 2)
+    assert ferry_cli("convert", pair, tmp_path / "a.npy", "--index", 0, "--lossy").status == 0
+    assert np.load(tmp_path / "a.npy").shape == (3,)
+    assert "labels.name" in ferry_cli("convert", pair, tmp_path / "c.npy", "--name", "b").refused(1)
+    assert "there is no tensor 2" in ferry_cli("convert", pair, tmp_path / "x.npy", "--index", 2).refused(2)
+    assert "no array 'c'" in ferry_cli("convert", pair, tmp_path / "x.npy", "--name", "c").refused(2)
+    np.save(tmp_path / "n.npy", np.zeros(2))
+    assert "no tensors in it are called" in ferry_cli("convert", tmp_path / "n.npy", "x.vlt", "--name", "n").refused(2)
+
+
+def test_blobs_end_to_end_into_one_file(ferry_cli: Ferry, tmp_path: Path) -> None:
+    (tmp_path / "a.tblob").write_bytes(ferry.dumps(np.zeros(3)) + ferry.dumps(np.ones(4)))
+    assert ferry_cli("convert", tmp_path / "a.tblob", tmp_path / "a.npz").status == 0
+    with np.load(tmp_path / "a.npz") as found:
+        assert [found[name].tolist() for name in ("arr_0", "arr_1")] == [[0] * 3, [1] * 4]
+    assert ferry_cli("convert", tmp_path / "a.npz", tmp_path / "b.tblob").status == 0
+    assert (tmp_path / "b.tblob").read_bytes() == (tmp_path / "a.tblob").read_bytes()
+
+
+def test_onnx(ferry_cli: Ferry, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    array = np.arange(6, dtype=np.float16).reshape(2, 3)
+    (tmp_path / "a.pb").write_bytes(onnx.numpy_helper.from_array(array, "weights").SerializeToString())
+    assert ferry_cli("convert", tmp_path / "a.pb", tmp_path / "a.vlt").status == 0
+    assert ferry_cli("convert", tmp_path / "a.vlt", tmp_path / "b.pb", "--lossy").status == 0
+    proto = onnx.TensorProto.FromString((tmp_path / "b.pb").read_bytes())
+    assert proto.name == "weights"
+    assert same_bits(onnx.numpy_helper.to_array(proto), array)
+
+
+def test_pictures(ferry_cli: Ferry, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    from tensorferry.record import colour
+
+    rgb = ferry.Tensor.image("rgb8", 8, 6, np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8))
+    (tmp_path / "a.blob").write_bytes(ferry.dumps(rgb))
+    for suffix in ("png", "webp"):
+        assert ferry_cli("convert", tmp_path / "a.blob", tmp_path / f"a.{suffix}").status == 0
+        assert ferry_cli("convert", tmp_path / f"a.{suffix}", tmp_path / "b.blob", "--force").status == 0
+        assert (tmp_path / "b.blob").read_bytes() == (tmp_path / "a.blob").read_bytes()
+    args = ["convert", tmp_path / "a.blob", tmp_path / "a.jpg"]
+    assert "a JPEG cannot carry values: --lossy" in ferry_cli(*args).refused(1)
+    assert "compressed by JPEG of quality 60" in ferry_cli(*args, "--lossy", "--quality", 60).err
+    assert "png has no option 'quality'" in ferry_cli(*args[:2], tmp_path / "x.png", "--quality", 60).refused(2)
+    pixels = ["convert", tmp_path / "a.png", tmp_path / "c.blob", "--pixels", "NV12", "--to-colorimetry"]
+    assert "rgb8 as NV12 loses values: --lossy" in ferry_cli(*pixels, "bt709,full").refused(1)
+    ran = ferry_cli(*pixels, "bt709,full", "--lossy")
+    assert "left behind: values (rgb8 became NV12)" in ran.err
+    found = ferry.loads((tmp_path / "c.blob").read_bytes())
+    wanted = ferry.Colorimetry(encoding="bt709", range="full")
+    assert found.colorimetry == wanted
+    expected = colour.convert(rgb, "NV12", colorimetry=wanted, lossy=True)
+    assert all((found.plane(i) == expected.plane(i)).all() for i in range(2))
+    # What the file leaves unsaid, the caller says.
+    there = ["convert", tmp_path / "c.blob", tmp_path / "d.png", "--lossy", "--colorimetry"]
+    assert "became rgb8 by bt2020 limited" in ferry_cli(*there, "encoding=bt2020,range=limited").err
+
+
+def test_raw_values(ferry_cli: Ferry, tmp_path: Path) -> None:
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    (tmp_path / "a.raw").write_bytes(array.tobytes())
+    shape = ["--dtype", "float32", "--shape"]
+    assert ferry_cli("convert", tmp_path / "a.raw", tmp_path / "a.npy", *shape, "2,3,4").status == 0
+    assert same_bits(np.load(tmp_path / "a.npy"), array)
+    assert ferry_cli("convert", tmp_path / "a.npy", tmp_path / "b.raw").status == 0
+    assert (tmp_path / "b.raw").read_bytes() == array.tobytes()
+    assert ferry_cli("convert", tmp_path / "a.raw", tmp_path / "a.npz", *shape, "3,4", "--many").status == 0
+    with np.load(tmp_path / "a.npz") as found:
+        assert same_bits(found["1"], array[1])
+    one = ferry_cli("convert", tmp_path / "a.raw", tmp_path / "c.npy", *shape, "3,4", "--many", "--index", 1)
+    assert one.status == 0
+    assert same_bits(np.load(tmp_path / "c.npy"), array[1])
+    assert "has 4 bytes, the file has 96" in ferry_cli("convert", tmp_path / "a.raw", "x.npy", *shape, "").refused(1)
+    assert "raw values say nothing" in ferry_cli("convert", tmp_path / "a.raw", "x.npy").refused(2)
+
+
+def test_raw_pixels(ferry_cli: Ferry, tmp_path: Path) -> None:
+    memory = np.random.default_rng(0).integers(0, 256, 64 * 18, np.uint8)
+    (tmp_path / "a.yuv").write_bytes(memory.tobytes())
+    said = ["--format", "NV12", "--size", "40x12", "--stride", "64", "--colorimetry", "bt709,limited"]
+    assert ferry_cli("convert", tmp_path / "a.yuv", tmp_path / "a.blob", *said).status == 0
+    tensor = ferry.loads((tmp_path / "a.blob").read_bytes())
+    assert (tensor.format, tensor.width, tensor.height, tensor.planes[0].stride) == ("NV12", 40, 12, 64)
+    assert tensor.colorimetry == ferry.Colorimetry(encoding="bt709", range="limited")
+    assert (tensor.plane(1) == memory.reshape(18, 64)[12:, :40]).all()
+    back = ["convert", tmp_path / "a.blob", tmp_path / "b.yuv", "--lossy"]
+    assert ferry_cli(*back, "--stride", 48).status == 0
+    assert (tmp_path / "b.yuv").stat().st_size == 48 * 18
+    rows = np.fromfile(tmp_path / "b.yuv", np.uint8).reshape(18, 48)
+    assert (rows[:, :40] == memory.reshape(18, 64)[:, :40]).all()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["x.npy", "--shape", "3"],
+        ["x.npy", "--shape", "3;4", "--dtype", "uint8"],
+        ["x.npy", "--shape", "-3", "--dtype", "uint8"],
+        ["x.npy", "--shape", "3", "--dtype", "complex64"],
+        ["x.npy", "--shape", "3", "--dtype", "uint8", "--stride", "4"],
+        ["x.npy", "--shape", "3", "--dtype", "uint8", "--format", "NV12", "--size", "4x4"],
+        ["x.npy", "--format", "NV12"],
+        ["x.npy", "--format", "NV12", "--size", "4"],
+        ["x.npy", "--format", "NV99", "--size", "4x4"],
+        ["x.npy", "--format", "NV12", "--size", "4x4", "--stride", "2"],
+        ["x.npy", "--size", "4x4"],
+        ["x.npy", "--dtype", "uint8"],
+        ["x.npy", "--many"],
+        ["x.npy", "--stride", "64"],
+        ["x.npy", "--limit", "64"],
+        ["x.npy", "--pixels", "NV99"],
+        ["x.npy", "--to-colorimetry", "bt709"],
+        ["x.npy", "--pixels", "NV12", "--to-colorimetry", "bt709,bt601"],
+        ["x.npy", "--colorimetry", "purple"],
+        ["x.npy", "--colorimetry", "range="],
+        ["x.npy", "--index", "1"],
+        ["x.jpg", "--quality", "0"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_make_no_sense(ferry_cli: Ferry, data: Path, tmp_path: Path, args: list[str]) -> None:
+    source = data / "blob" / "image_rgb8_64x38.blob"
+    ferry_cli("convert", source, tmp_path / args[0], *args[1:]).refused(2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("suffix", "module"), [("safetensors", "safetensors"), ("pb", "onnx"), ("png", "PIL.Image")])
+def test_a_missing_extra_is_named(
+    ferry_cli: Ferry, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str
+) -> None:
+    for name in (module, f"{module}.numpy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    source = data / "blob" / "image_rgb8_64x38.blob"
+    line = ferry_cli("convert", source, tmp_path / f"a.{suffix}").refused(2)
+    assert "pip install 'tensorferry[record]'" in line
+    (tmp_path / f"b.{suffix}").write_bytes(b"something")
+    assert "tensorferry[record]" in ferry_cli("convert", tmp_path / f"b.{suffix}", tmp_path / "c.blob").refused(2)
+
+
+def test_a_bomb_and_a_limit(ferry_cli: Ferry, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(1 << 16))
+    args = ["convert", tmp_path / "a.npz", tmp_path / "a.safetensors", "--limit"]
+    assert "it may be a bomb" in ferry_cli(*args, 1000).refused(1)
+    assert ferry_cli(*args, 1 << 20).status == 0
+
+
 # ---- losses ----
 
 

@@ -16,8 +16,14 @@ from .convert import convert
 from .demo import demo
 from .doctor import doctor
 from .ending import BAD_DATA, BAD_USAGE, INTERRUPTED, PIPE_CLOSED, BadData, BadUsage, complain
+from .extract import extract
+from .info import info
 from .inspect import inspect
+from .ls import ls
+from .play import play
+from .record import record
 from .recv import recv
+from .repair import repair
 from .send import send
 
 __all__ = ["app"]
@@ -84,6 +90,12 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(send)
 app.command()(recv)
+app.command()(info)
+app.command()(ls)
+app.command()(extract)
+app.command()(record)
+app.command()(play)
+app.command()(repair)
 
 
 def _version(wanted: bool) -> None:
@@ -99,7 +111,7 @@ def tensorferry(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and leave.")
     ] = False,
 ) -> None:
-    """Look at, check and convert tensor blobs and VLink tensors.
+    """Look at, check and convert tensors, move them between processes, record and play them.
 
     Leaves with 0 when all is well, 1 for bad data, 2 for bad usage.
     """

@@ -50,7 +50,9 @@ def convert(
     to_colorimetry: ToColorimetry = None,
     colors: Annotated[
         str | None,
-        typer.Option("--colorimetry", metavar="WORDS", help="What the image in IN means, whatever it says: bt709,limited."),
+        typer.Option(
+            "--colorimetry", metavar="WORDS", help="What the image in IN means, whatever it says: bt709,limited."
+        ),
     ] = None,
     quality: Quality = None,
     shape: Annotated[str | None, typer.Option(metavar="N,N,…", help=f"{_RAW}: the values' shape.")] = None,

@@ -16,7 +16,7 @@ from rich.text import Text
 from .look import Facts
 from .words import counted
 
-__all__ = ["Flow", "live", "status"]
+__all__ = ["Flow", "live", "sized", "status"]
 
 _REMEMBERED = 1 << 16
 _RECENT = 2.0
@@ -72,14 +72,14 @@ class Flow:
     def summary(self) -> str:
         """The whole, for people."""
         facts = self.facts()
-        said = f"{counted(self.frames, 'frame')}, {_size(self.bytes)}"
+        said = f"{counted(self.frames, 'frame')}, {sized(self.bytes)}"
         if self.frames:
             way = "by reference" if self.by_reference == self.frames else "inline"
             mixed = 0 < self.by_reference < self.frames
             said += f", {f'{self.by_reference:,} of them by reference' if mixed else way}"
         rate, speed, median = facts["frames_per_second"], facts["bytes_per_second"], facts["gap_median"]
         if isinstance(rate, float) and isinstance(speed, float) and isinstance(median, float):
-            said += f", in {self.seconds:.2f} s: {rate:,.1f} frames/s, {_size(speed)}/s"
+            said += f", in {self.seconds:.2f} s: {rate:,.1f} frames/s, {sized(speed)}/s"
             said += f"; from one to the next {_milliseconds(median)} (median), {_milliseconds(self._longest)} (longest)"
         return said
 
@@ -91,14 +91,14 @@ class Flow:
             if when < since:
                 break
             recent.append((gap, size))
-        said = f"{counted(self.frames, 'frame')}  {_size(self.bytes)}"
+        said = f"{counted(self.frames, 'frame')}  {sized(self.bytes)}"
         if not recent:
             return said
         span = sum(gap for gap, _ in recent) or 1e-9
         # A stream that has stopped slows down before your eyes.
         span = max(span, min(_RECENT, span + time.monotonic() - self._last))
         gaps = [gap for gap, _ in recent]
-        speed = f"{len(recent) / span:,.1f} frames/s  {_size(sum(size for _, size in recent) / span)}/s"
+        speed = f"{len(recent) / span:,.1f} frames/s  {sized(sum(size for _, size in recent) / span)}/s"
         return f"{said}  {speed}  gap {_milliseconds(statistics.median(gaps))}, up to {_milliseconds(max(gaps))}"
 
 
@@ -131,7 +131,8 @@ def status(waiting: str) -> Iterator[None]:
         yield
 
 
-def _size(count: float) -> str:
+def sized(count: float) -> str:
+    """So many bytes, for people."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:,.1f} {name}"

@@ -51,9 +51,7 @@ def read_all(input: Input, format: str | None = None, **options: Any) -> list[En
     return _read(input, format or "blob", options)
 
 
-def read_one(
-    input: Input, index: int | None, name: str | None, format: str | None = None, **options: Any
-) -> Entry:
+def read_one(input: Input, index: int | None, name: str | None, format: str | None = None, **options: Any) -> Entry:
     """The tensor number ``index``, or the one called ``name``, or the only one. Raises as ``read_all``."""
     format = format or files.format_of(input.data, input.name)
     if format in _WIRES and name is None and not options:
@@ -104,7 +102,7 @@ def _called(entries: Sequence[Entry]) -> str:
 
 
 def format_for(target: str, to: str | None) -> str:
-    """The format to write: what ``--to`` says, as a format or a suffix of one, else what the suffix of ``target`` says."""
+    """The format to write: ``to``, which is one or a suffix of one; without, what the suffix of ``target`` says."""
     if to is not None:
         name = to if to in files.FORMATS else files.format_of(path=f"x.{to}")
         if name is None:
@@ -175,6 +173,8 @@ def colorimetry(text: str | None, option: str) -> Colorimetry | None:
         if not given:
             field, value = _WORDS.get(field, ""), field
         if field not in ("space", "transfer", "encoding", "range") or not value or field in said:
-            raise BadUsage(f"{option} {text}: say it as bt709,limited or encoding=bt709,range=limited,space=…,transfer=…")
+            raise BadUsage(
+                f"{option} {text}: say it as bt709,limited or encoding=bt709,range=limited,space=…,transfer=…"
+            )
         said[field] = value
     return Colorimetry(**said)

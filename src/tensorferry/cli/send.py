@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import numpy as np
@@ -19,12 +19,12 @@ from ..tensor import Tensor
 from .ending import BadData, BadUsage, complain, safe, told
 from .ends import Listens, SocketPath, Timeout, open_link
 from .flow import Flow, live
-from .formats import READERS, read, write
-from .inputs import Input, open_input
+from .formats import encoded, read_all
+from .inputs import open_input
 from .interrupt import Interrupt
 from .look import Facts, to_json
 
-__all__ = ["send"]
+__all__ = ["Frames", "Sending", "as_blob", "send"]
 
 _BUFFERS = 4
 _TICK = 0.25
@@ -32,7 +32,7 @@ _TICK = 0.25
 
 def send(
     socket: SocketPath,
-    files: Annotated[list[str], typer.Argument(metavar="FILES…", help="Blobs, VLink tensors, npy files; - is stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILES…", help="Files of tensors, or pictures; - is stdin.")],
     repeat: Annotated[int, typer.Option(metavar="N", min=0, help="Send it all N times; 0: until Ctrl-C.")] = 1,
     rate: Annotated[float | None, typer.Option(metavar="HZ", help="Frames a second, at most.")] = None,
     lossy: Annotated[bool, typer.Option("--lossy", help="Leave behind what a blob cannot say.")] = False,
@@ -42,64 +42,93 @@ def send(
 ) -> None:
     """Send the tensors in FILES over a Unix socket to `tensorferry recv`, or anyone else who has a link.
 
-    Each of several blobs in a file is a frame of its own.
+    Each of several tensors in a file is a frame of its own.
     Frames of one kind go by reference, through shared memory; of several, inline.
     """
     if rate is not None and not rate > 0:
         raise BadUsage(f"--rate {rate:g}: it must be above 0")
-    tensors = [tensor for name in files for tensor in _tensors(open_input(name), lossy)]
-    sending = _Sending(tensors, min(_BUFFERS, len(tensors) * repeat or _BUFFERS), lossy)
+    tensors = [tensor for name in files for tensor in _tensors(name, lossy)]
+    total = repeat * len(tensors)
+    is_one_kind = len({_kind(tensor) for tensor in tensors}) == 1
+    sending = Sending(int(is_one_kind), min(_BUFFERS, total or _BUFFERS), lossy=lossy)
     with open_link(socket, listens=listens, timeout=timeout, other="receiver") as link:
         try:
-            sending.run(link, repeat, rate)
+            sending.run(link, _timed(tensors, repeat, rate))
         except Disconnected as error:
-            total = f" of {repeat * len(tensors):,}" if repeat else ""
-            raise BadData(f"the receiver left after {sending.flow.frames:,}{total} frames: {error}") from None
+            of = f" of {total:,}" if total else ""
+            raise BadData(f"the receiver left after {sending.flow.frames:,}{of} frames: {error}") from None
         finally:
-            sending.report(socket, as_json)
+            _report(sending, socket, as_json)
 
 
-def _tensors(input: Input, lossy: bool) -> Iterator[Tensor]:
+def _tensors(name: str, lossy: bool) -> Iterator[Tensor]:
     """Every tensor in a file, as a blob can carry it. BadData, naming the file, where one cannot be."""
-    others = any(input.data[: len(reader.magic)] == reader.magic for reader in READERS.values())
+    input = open_input(name)
     lost: dict[str, None] = {}
-    for piece in [None] if others else input.pieces():
+    for i, entry in enumerate(read_all(input)):
         try:
-            written = write(read(input, None) if piece is None else piece.load(), "blob", lossy=lossy)
+            tensor, left = as_blob(entry.tensor, lossy)
         except FerryError as error:
-            which = f"blob {piece.index} at {piece.offset:#x}: " if piece is not None and piece.index else ""
-            raise BadData(f"{input.name}: {which}{told(error)}") from None
-        lost.update(dict.fromkeys(written.lost))
-        yield written.tensor
+            raise BadData(f"{input.name}: {f'tensor {i}: ' if i else ''}{told(error)}") from None
+        lost.update(dict.fromkeys(left))
+        yield tensor
     if lost:
         complain(f"{input.name}: left behind: {', '.join(lost)}")
 
 
-class _Sending:
-    """Frames on their way out."""
+def as_blob(tensor: Tensor, lossy: bool) -> tuple[Tensor, list[str]]:
+    """``tensor`` as a blob can carry it, and what is left behind for that. Raises as ``encoded`` does."""
+    written = encoded([("", tensor)], "blob", lossy=lossy)
+    return written.entries[0].tensor, [loss.said for loss in written.lost]
 
-    def __init__(self, tensors: list[Tensor], buffers: int, lossy: bool) -> None:
+
+Frames = Iterable[tuple[float | None, Tensor]]
+"""When each is due, on the monotonic clock (None: at once), and what it is."""
+
+
+def _timed(tensors: list[Tensor], repeat: int, rate: float | None) -> Iterator[tuple[float | None, Tensor]]:
+    rounds = itertools.repeat(tensors, repeat) if repeat else itertools.repeat(tensors)
+    begun = time.monotonic()
+    for number, tensor in enumerate(itertools.chain.from_iterable(rounds)):
+        yield None if rate is None else begun + number / rate, tensor
+
+
+def _report(sending: Sending, socket: str, as_json: bool) -> None:
+    if as_json:
+        facts: Facts = {"socket": socket, **sending.flow.facts()}
+        print(to_json(facts))
+    else:
+        print(safe(f"sent {sending.flow.summary()}"))
+
+
+class Sending:
+    """Frames on their way out: the first ``kinds`` of them through ``buffers`` of shared memory each, others inline.
+
+    ``latest`` is how late a frame went, in seconds, at the most.
+    """
+
+    def __init__(self, kinds: int, buffers: int = _BUFFERS, *, lossy: bool, doing: str = "sending") -> None:
         self.flow = Flow()
-        self._tensors = tensors
+        self.latest = 0.0
+        self._kinds = kinds
         self._buffers = buffers
+        self._pools: dict[_Kind, Pool | None] = {}
         self._lossy = lossy
-        self._pool: Pool | None = None
+        self._doing = doing
 
-    def run(self, link: Link, repeat: int, rate: float | None) -> None:
-        """Send them all ``repeat`` times (0: for ever), ``rate`` a second at most, and wait for the buffers."""
-        self._pool = _pool(self._tensors, self._buffers)
-        rounds = itertools.repeat(self._tensors, repeat) if repeat else itertools.repeat(self._tensors)
-        begun = time.monotonic()
-        with live(self.flow, "sending") as follow, Interrupt() as interrupt:
+    def run(self, link: Link, frames: Frames) -> None:
+        """Send ``frames``, each when it is due, and wait until all buffers are back."""
+        with live(self.flow, self._doing) as follow, Interrupt() as interrupt:
 
             def until(done: Callable[[], bool]) -> None:
                 while not done():
                     follow()
                     interrupt.check()
 
-            for number, tensor in enumerate(itertools.chain.from_iterable(rounds)):
-                due = begun + number / rate if rate is not None else begun
-                until(lambda: _slept(due))  # noqa: B023 (called at once)
+            for due, tensor in frames:
+                if due is not None:
+                    until(lambda: _slept(due))  # noqa: B023 (called at once)
+                    self.latest = max(self.latest, time.monotonic() - due)
                 until(lambda: self._sent(link, tensor))  # noqa: B023
                 follow()
                 interrupt.check()
@@ -107,37 +136,41 @@ class _Sending:
 
     def _sent(self, link: Link, tensor: Tensor) -> bool:
         """Send a frame; False where no buffer comes free for a while, or the receiver takes nothing."""
-        if self._pool is None:
+        pool = self._pool(tensor)
+        if pool is None:
             if not _ready(link, select.POLLOUT):
                 return False
             link.send(tensor, lossy=self._lossy)
         else:
             try:
-                buffer = self._pool.acquire(_TICK)
+                buffer = pool.acquire(_TICK)
             except TimedOut:
                 return False
             assert buffer is not None
             with buffer, _described_as(buffer, tensor) as frame:
                 _copy(tensor, frame)
                 link.send(frame)
-        self.flow.passed(tensor.nbytes, by_reference=self._pool is not None)
+        self.flow.passed(tensor.nbytes, by_reference=pool is not None)
         return True
+
+    def _pool(self, tensor: Tensor) -> Pool | None:
+        """The buffers for such a tensor, made with the first of its kind; None where it goes inline."""
+        kind = _kind(tensor) if self._kinds else None
+        if kind is None:
+            return None
+        if kind not in self._pools and len(self._pools) < self._kinds:
+            self._pools[kind] = _pool(tensor, self._buffers)
+        return self._pools.get(kind)
 
     def _given_back(self, link: Link) -> bool:
         """Whether every buffer is back. A sender that left before would reset what it sent last."""
-        if self._pool is None:
+        pools = [pool for pool in self._pools.values() if pool is not None]
+        if not pools:
             return True
         link.collect()
-        if self._pool.free < self._pool.count:
+        if any(pool.free < pool.count for pool in pools):
             _ready(link, select.POLLIN)
-        return self._pool.free == self._pool.count
-
-    def report(self, socket: str, as_json: bool) -> None:
-        if as_json:
-            facts: Facts = {"socket": socket, **self.flow.facts()}
-            print(to_json(facts))
-        else:
-            print(safe(f"sent {self.flow.summary()}"))
+        return all(pool.free == pool.count for pool in pools)
 
 
 def _slept(due: float) -> bool:
@@ -178,18 +211,13 @@ def _kind(tensor: Tensor) -> _Kind | None:
     return (format, tensor.width, tensor.height, stride, tensor.dtype) if is_plain else None
 
 
-def _pool(tensors: list[Tensor], buffers: int) -> Pool | None:
-    """Buffers that each of ``tensors`` fits; None where there is no such kind, or no shared memory for it."""
-    kinds = {_kind(tensor) for tensor in tensors}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    if kind is None:
-        return None
-    first = tensors[0]
+def _pool(tensor: Tensor, buffers: int) -> Pool | None:
+    """Buffers that tensors of the kind of ``tensor`` fit; None where there is no shared memory for them."""
     try:
-        if not isinstance(first.format, PixelFormat):
-            return Pool(first.shape, first.dtype, buffers)
-        stride, dtype = first.planes[0].stride, first.dtype
-        return Pool.of_images(first.format, first.width, first.height, buffers, stride=stride, dtype=dtype)
+        if not isinstance(tensor.format, PixelFormat):
+            return Pool(tensor.shape, tensor.dtype, buffers)
+        stride, dtype = tensor.planes[0].stride, tensor.dtype
+        return Pool.of_images(tensor.format, tensor.width, tensor.height, buffers, stride=stride, dtype=dtype)
     except Unsupported as error:
         complain(f"frames go inline: {error}")
         return None
