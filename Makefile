@@ -30,9 +30,12 @@ lint: $(VENV)/.test
 demo: $(VENV)/.test
 	$(BIN)/python demos/with_published.py
 
-## bench: our codecs beside their peers, as ratios measured in one run
+## bench: codecs, hand-off, recordings and engines beside their peers, as ratios measured in one run each
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/handoff.py
+	$(BIN)/python benchmarks/record.py --count 2000
+	$(BIN)/python benchmarks/engines.py
 
 ## soak: 200,000 frames and 200 kills through a link, descriptors and memory watched
 soak: $(VENV)/.test
