@@ -27,7 +27,9 @@ class Counts:
     def refuse(self, why: FerryError) -> None:
         """One more refusal."""
         self.refused += 1
-        self.last_refusal = why.with_traceback(None)  # the frames would keep the message's bytes alive
+        # Its frames, and those of what led to it, would keep the message's bytes alive.
+        why.__cause__ = why.__context__ = None
+        self.last_refusal = why.with_traceback(None)
 
 
 class Received(NamedTuple):
