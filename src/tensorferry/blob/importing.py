@@ -43,6 +43,7 @@ def import_(
     fence: str | None = None,
     policy: str = "read",
     writable: bool = False,
+    references: bool = True,
     opener: OpenRegion = open_region,
     keep: KeepRegion = keep_region,
 ) -> Tensor:
@@ -53,25 +54,33 @@ def import_(
     not what the blob says: memory that cannot shrink is mapped, read-only unless ``writable`` asks for more;
     other memory is read out (``policy="read"``) or refused (``policy="refuse"``). A blob with a fence is
     refused, someone may still be writing, unless the caller has waited and says ``fence="ignore"``.
-    ``opener`` and ``keep`` are for callers that keep mappings between blobs, as a link does.
+    ``references=False`` refuses planes by reference, whatever kind of memory they name: those of a blob out
+    of a file lead nowhere. ``opener`` and ``keep`` are for callers that keep mappings between blobs, as a link does.
 
     Raises WireError for bytes that cannot be believed; Unsupported for an element type that is unknown
     here, for memory that cannot be reached and for kinds that no importer is registered for.
     Source: spec/blob.md, "Checks" and "Transport modes".
     """
     if not isinstance(blob, BlobView):
+        if fds and references:  # descriptors go with references mostly: look for one first
+            reference = _familiar_reference(blob)
+            if reference is not None:
+                return open_reference(reference, fds, fence, policy, writable, opener, keep)
         familiar = _familiar(blob)
         if familiar is not None:
             return familiar
-        reference = _familiar_reference(blob)
-        if reference is not None:
-            return open_reference(reference, fds, fence, policy, writable, opener, keep)
     view = blob if isinstance(blob, BlobView) else BlobView.parse(blob)
     description = describe(view)
     records = view.planes
     _check_planes(view, description.format)
     appended = _appended(view)
     if not records[0].is_inline:
+        if not references:
+            raise Unsupported(
+                "the planes are by reference, in memory of the process that wrote the blob: record inline blobs",
+                field="handle",
+                value=records[0].handle,
+            )
         _check_addressed(view, description)
         reference = read_reference(view, description, appended)
         _remember_reference(view, description, appended)

@@ -7,8 +7,8 @@ what cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn, TypeVar, overload
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..blob.header import HEADER, HEADER_LEN, PLANE_RECORD_LEN, BlobHeader, parse_header, region_offsets
 from ..blob.importing import import_
 from ..blob.view import BlobView
-from ..errors import Closed, FerryError, ForgedLength, Truncated, Unsupported, WireError
+from ..errors import Closed, FerryError, ForgedLength, Truncated, WireError
 from ..tensor import Tensor
 from .record import Damage
 from .source import ReadFile
@@ -36,30 +36,6 @@ class Span(NamedTuple):
 
     start: int
     size: int
-
-
-class _NoTable(Sequence[int]):
-    """The descriptor table of a blob that was in a file: asking for it is refused, whatever kind of memory it is."""
-
-    @overload
-    def __getitem__(self, i: int) -> int: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[int]: ...
-    def __getitem__(self, i: int | slice) -> int | Sequence[int]:
-        self._refuse()
-
-    def __len__(self) -> int:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise Unsupported(
-            "the planes are by reference, in memory of the process that wrote the blob, and not in the file:"
-            " record inline blobs",
-            field="handle",
-        )
-
-
-_NO_TABLE = _NoTable()
 
 
 def header_at(source: ReadFile, at: int) -> BlobHeader:
@@ -111,7 +87,7 @@ def blob_size(source: ReadFile, at: int) -> int:
 
 def read_blob(data: memoryview) -> Tensor:
     """The tensor of the blob in ``data``, which came out of a file; borrowed. Raises as ``import_`` does."""
-    return import_(data, _NO_TABLE)
+    return import_(data, references=False)
 
 
 def placed(error: _Error, source: ReadFile, at: int) -> _Error:
@@ -209,7 +185,7 @@ def _whole_at(source: ReadFile, at: int) -> bool:
         view = BlobView.parse(source.lend(at, header.size))
         if header.size - view.planes_end > _MAX_APPENDED:
             return False
-        import_(view, _NO_TABLE)
+        import_(view, references=False)
     except FerryError:
         return False
     return True
