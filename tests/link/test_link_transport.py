@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import selectors
+import signal
 import struct
 import zlib
 from typing import Any
@@ -400,20 +401,36 @@ def test_closing_wakes_who_sends() -> None:
             sender.done()
 
 
-def test_closing_inside_recv_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_inside_recv_does_not_hang() -> None:
     """As a signal handler does that closes the link in the very thread that receives."""
     a, b = Link.pair()
-    with a:
-        wait = b._channel._wait
+    before = signal.signal(signal.SIGALRM, lambda *_: b.close())
+    try:
+        with a:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(ferry.Disconnected, match="this link was closed"):
+                b.recv()
+            assert b.fileno() == -1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
-        def handler(*args: Any) -> bool:
-            b.close()
-            return wait(*args)
 
-        monkeypatch.setattr(b._channel, "_wait", handler)
-        with pytest.raises(ferry.Disconnected, match="this link was closed"):
-            b.recv()
-        assert b.fileno() == -1
+def test_signals_without_end_keep_nobody_from_timing_out() -> None:
+    a, b = Link.pair()
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        with a, b:
+            signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+            with pytest.raises(ferry.TimedOut, match="nothing came"):
+                b.recv(0.3)
+            closer = Thread(b.close)
+            with pytest.raises(ferry.Disconnected, match="this link was closed"):
+                b.recv()
+            closer.done()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_link_that_is_forgotten_closes_all_it_has() -> None:

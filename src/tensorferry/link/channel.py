@@ -40,6 +40,7 @@ _ANCILLARY = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4) if hasattr(socket, "CMSG_SPA
 _FIRST_CHUNK = 1 << 20
 _SLICE = 200  # milliseconds
 _SMALL = 1 << 16
+_INT = struct.calcsize("i")
 _MAX_PIECES = 1024  # the kernel's UIO_MAXIOV
 _MAX_THROWN_AWAY = 64  # reads at a time
 # As plain numbers: flags of the enum kind cost as much as the system call that they go to.
@@ -65,6 +66,9 @@ class Deadline:
     def left(self) -> float | None:
         """Seconds left, 0 when it has passed, None for ever."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+
+NEVER = Deadline(None)
 
 
 class Frame(NamedTuple):
@@ -98,6 +102,7 @@ class Channel:
         """In a forked child: threads that held the locks are the parent's, and never let go here."""
         self._send_lock = threading.Lock()
         self.recv_lock = threading.Lock()
+        self._poll: select.poll | None = None  # the parent's may be in use, by a thread that is not here
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 once closed."""
@@ -111,21 +116,22 @@ class Channel:
         Raises TimedOut: with nothing sent if the frame had not begun; otherwise the channel is broken, for
         what follows half a frame cannot be told apart. Disconnected when the other side is gone.
         """
-        left = deadline.left()
-        if not self._send_lock.acquire(timeout=-1 if left is None else left):
-            raise TimedOut("another thread was sending all the time: nothing was sent")
+        if not self._send_lock.acquire(False):
+            left = deadline.left()
+            if not self._send_lock.acquire(timeout=-1 if left is None else left):
+                raise TimedOut("another thread was sending all the time: nothing was sent")
         try:
             if self._stopped:
                 raise Disconnected("this link was closed")
             if self._notes or self._unsent:
                 self._flush(deadline)
-            self._send_whole([memoryview(part) for part in parts], fds, deadline)
+            self._send_whole(list(parts), fds, deadline)
         finally:
             self._send_lock.release()
             if self._notes:
                 self.flush_notes()
 
-    def _send_whole(self, views: list[memoryview], fds: Sequence[int], deadline: Deadline) -> None:
+    def _send_whole(self, parts: list[Buffer], fds: Sequence[int], deadline: Deadline) -> None:
         if len(fds) > MAX_DESCRIPTORS:
             raise Unsupported(
                 f"{len(fds)} descriptors are more than the {MAX_DESCRIPTORS} that one message can carry:"
@@ -136,9 +142,9 @@ class Channel:
         ancillary = [(_SOL_SOCKET, _SCM_RIGHTS, array.array("i", fds))] if fds else []
         begun = False
         try:
-            while views:
+            while parts:
                 try:
-                    sent = self._sendmsg(views[:_MAX_PIECES], ancillary)
+                    sent = self._sendmsg(parts[:_MAX_PIECES], ancillary)
                 except BlockingIOError:
                     if not self._wait(_POLLOUT, deadline):
                         raise TimedOut(
@@ -147,19 +153,19 @@ class Channel:
                         ) from None
                     continue
                 begun, ancillary = True, []
-                while views and sent >= len(views[0]):
-                    sent -= len(views.pop(0))
+                while parts and sent >= len(parts[0]):
+                    sent -= len(parts.pop(0))
                 if sent:
-                    views[0] = views[0][sent:]
+                    parts[0] = memoryview(parts[0])[sent:]
         finally:  # on any way out, an interrupt from the keyboard included
-            if begun and views and self._broken is None:
+            if begun and parts and self._broken is None:
                 self._broken = "a frame was sent only in part: this link cannot go on"
 
-    def _sendmsg(self, views: list[memoryview], ancillary: list[tuple[int, int, array.array[int]]]) -> int:
+    def _sendmsg(self, parts: Sequence[Buffer], ancillary: list[tuple[int, int, array.array[int]]]) -> int:
         if self._broken is not None:
             raise Disconnected(self._broken)
         try:
-            return self._socket.sendmsg(views, ancillary, _NO_SIGNAL)
+            return self._socket.sendmsg(parts, ancillary, _NO_SIGNAL)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -177,8 +183,22 @@ class Channel:
 
     def note(self, frame: bytes) -> None:
         """Send a small frame when there is room for it, without ever waiting; safe in a finalizer."""
-        self._notes.append(frame)
-        self.flush_notes()
+        if not self._send_lock.acquire(False):
+            self._notes.append(frame)
+        else:
+            try:
+                if self._unsent or self._notes:
+                    self._notes.append(frame)
+                else:
+                    self._unsent += frame[self._sendmsg([frame], []) :]
+            except BlockingIOError:
+                self._notes.append(frame)
+            except Disconnected:  # nobody is there to be told
+                pass
+            finally:
+                self._send_lock.release()
+        if self._notes:
+            self.flush_notes()
 
     def flush_notes(self) -> bool:
         """Send the notes that there is room for; whether none is left."""
@@ -226,15 +246,21 @@ class Channel:
         Truncated where the stream ends inside a frame, Malformed and ForgedLength for what is no frame;
         whatever ended the stream is raised again by every later call. Disconnected after ``stop``.
         """
+        if self._failure is not None:
+            raise self.failed()
+        ready = hint > 0  # what was announced was sent together with what announced it
         while True:
+            # A look first costs less than a read in vain, which is an exception here.
+            ready = ready or self._wait(_POLLIN, deadline, aside)
             frame = self.receive_now(hint)
             if frame is not None:
                 return frame
             if self._stopped:
                 raise Disconnected("this link was closed")
-            if not self._wait(_POLLIN, deadline, aside):
+            if not ready:
                 come = f"{self._filled} bytes of a frame came" if self._filled else "nothing came"
                 raise TimedOut(f"{come} within the time given")
+            ready = False
 
     def receive_now(self, hint: int = 0) -> Frame | None:
         """As ``receive``, but None where it would wait, stopped or not."""
@@ -248,7 +274,7 @@ class Channel:
                     length = self._length()
                 if filled == length:
                     frame = Frame(self._data, self._fds, self._lost)
-                    self._reset()
+                    self._data, self._filled, self._fds, self._lost = b"", 0, [], False
                     return frame
                 more = self._read_on(length)
             else:
@@ -330,9 +356,7 @@ class Channel:
     def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
         for level, kind, payload in ancillary:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
-                fds = array.array("i")
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-                self._fds += fds
+                self._fds += memoryview(payload[: len(payload) - len(payload) % _INT]).cast("i")
         if flags & _CTRUNC:
             self._lost = True
         if len(self._fds) > MAX_DESCRIPTORS:
@@ -400,22 +424,36 @@ class Channel:
             left = deadline.left()
             if left == 0:
                 return False
-            poll = select.poll()
-            for other in aside():
-                poll.register(other, _POLLIN)
+            others = aside()
             fd = self.fileno()
             if self._stopped or fd < 0:
                 return self._stop_waiting(events)
-            noting = events == _POLLIN and bool(self._notes or self._unsent)
-            poll.register(fd, events | _POLLOUT if noting else events)
             # In slices: closing a descriptor wakes nobody who polls it. (A shutdown would, but it would end
             # the connection for a forked child that uses it too.)
-            happened = dict(poll.poll(_SLICE if left is None else min(_SLICE, left * 1000))).get(fd, 0)
+            time_slice = _SLICE if left is None else min(_SLICE, left * 1000)
+            noting = events == _POLLIN and bool(self._notes or self._unsent)
+            if events == _POLLIN and not noting and not others:
+                if self._poll_in(fd).poll(time_slice):
+                    return True
+                continue
+            poll = select.poll()
+            for other in others:
+                poll.register(other, _POLLIN)
+            poll.register(fd, events | _POLLOUT if noting else events)
+            happened = dict(poll.poll(time_slice)).get(fd, 0)
             if noting and happened & _POLLOUT:
                 self.flush_notes()
                 happened &= ~_POLLOUT
             if happened:
                 return True
+
+    def _poll_in(self, fd: int) -> select.poll:
+        """What polls ``fd``, this socket's, for what comes in: kept, for it is waited on for every frame."""
+        poll = self._poll
+        if poll is None:
+            self._poll = poll = select.poll()
+            poll.register(fd, _POLLIN)
+        return poll
 
     def _stop_waiting(self, events: int) -> bool:
         if events == _POLLOUT:

@@ -9,7 +9,8 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -21,11 +22,13 @@ from ..blob import BlobView, TransportMode
 from ..errors import Disconnected, EndOfStream, FerryError, Malformed, TimedOut, Truncated, Unsupported
 from ..memory.descriptor import limit_advice, require_linux
 from ..memory.lease import Lease, LeaseHold
+from ..memory.process import this_process
 from ..memory.region import Hold, Region
 from ..parts import Buffer
 from ..tensor import StorageKind, Tensor
-from .channel import CONTROL, Channel, Deadline, Frame, close_all
+from .channel import CONTROL, NEVER, Channel, Deadline, Frame, close_all
 from .mappings import Mappings
+from .slots import MAX_SLOTS, Known, Slot, Slots
 from .waiting import Waker, readable
 
 __all__ = ["DEFAULT_MAX_BYTES", "Lent", "Link", "Peer", "tend"]
@@ -34,9 +37,16 @@ DEFAULT_MAX_BYTES = 1 << 30
 _LEND = 1
 """Says of the blob that follows: its buffer is lent, give the token back when you are done with it.
 
-The blob's length stands above the low byte, which says what the frame is.
+The blob's length stands above the low byte, which says what the frame is; in the highest byte is the slot that
+is proposed for it, 0 for none.
 """
 _RETURN = 2
+_RETURN_KNOWN = _RETURN | 1 << 8
+"""Says besides that the buffer is remembered under the slot that its LEND proposed."""
+_AGAIN = 3
+"""A buffer is lent again that is remembered under the slot above the low byte: no blob follows."""
+_SLOT_SHIFT = 56
+_LENGTH_MASK = (1 << 48) - 1
 
 _MAX_LENT_MAPPINGS = 256
 _MAX_OTHER_MAPPINGS = 16  # nobody says when such a buffer is done with: memory that is dead may be kept by it
@@ -89,11 +99,13 @@ class Link:
         self._options: dict[str, Any] = {"writable": writable, "policy": policy, "fence": fence}
         self._max_bytes = max_bytes
         self._tokens = itertools.count(1)
-        self._lent: dict[int, Lease] = {}
+        self._lent: dict[int, _Lending] = {}
         self._relayed: set[int] = set()
-        self._held: set[int] = set()
+        self._held: dict[int, int] = {}  # and what to say when each is given back
+        self._slots = Slots()
+        self._known: dict[int, Known] = {}
         self._coming: _Coming | None = None
-        self._waiting: deque[tuple[Frame, int | None]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._lent_mappings = Mappings(_MAX_LENT_MAPPINGS)
         self._other_mappings = Mappings(_MAX_OTHER_MAPPINGS)
         self._wakers: set[Waker] = set()
@@ -135,22 +147,37 @@ class Link:
         if not isinstance(tensor, Tensor):
             tensor = Tensor.from_array(tensor)
         parts, fds, token = self._outgoing(tensor, lossy)
-        self._dispatch(parts, fds, token, Deadline(timeout))
+        self._dispatch(parts, fds, token, NEVER if timeout is None else Deadline(timeout))
 
     def _outgoing(self, tensor: Tensor, lossy: bool) -> tuple[list[Buffer], list[int], int | None]:
         """The frame for a tensor, its descriptors (borrowed), and the token that it is lent under."""
-        if tensor.storage not in _SHAREABLE or any(plane.handle is None for plane in tensor.planes):
+        if tensor._storage not in _SHAREABLE or None in [plane.handle for plane in tensor.planes]:
             return blob.export_parts(tensor, lossy=lossy), [], None
+        if isinstance(tensor._hold, LeaseHold):
+            return self._lend(tensor, tensor._hold.lease, lossy)
         data, fds = blob.export(tensor, TransportMode.REFERENCE, lossy=lossy)
-        lease = tensor._hold.lease if isinstance(tensor._hold, LeaseHold) else None
-        if lease is None:
-            return [data], fds, None
+        return [data], fds, None
+
+    def _lend(self, tensor: Tensor, lease: Lease, lossy: bool) -> tuple[list[Buffer], list[int], int]:
+        """As ``_outgoing``: by its slot's number alone where the receiver knows it."""
+        known = self._slots.find(tensor)
         token = next(self._tokens)
-        self._lent[token] = lease
-        lease.claim(Lent(self, token))
+        parts: list[Buffer]
+        fds: list[int] = []
+        proposed = None
+        if known is not None:
+            parts = [CONTROL.pack(CONTROL.size, _AGAIN | known.number << 8, token)]
+        else:
+            data, fds = blob.export(tensor, TransportMode.REFERENCE, lossy=lossy)
+            proposed = self._slots.propose(tensor)
+            number = 0 if proposed is None else proposed.number
+            parts = [CONTROL.pack(CONTROL.size, _LEND | len(data) << 8 | number << _SLOT_SHIFT, token), data]
+        claim = Lent(self, token)
+        self._lent[token] = _Lending(lease, claim, proposed)
+        lease.claim(claim)
         if type(lease) is _Loan:
             self._relay(token)
-        return [CONTROL.pack(CONTROL.size, _LEND | len(data) << 8, token), data], fds, token
+        return parts, fds, token
 
     def _relay(self, token: int) -> None:
         """Lent on from another link: no pool will ask here whether it has come back."""
@@ -172,13 +199,16 @@ class Link:
         if token is not None:
             self._returned(token)
 
-    def _returned(self, token: int) -> bool:
-        """Take back what was lent under ``token``; whether anything was."""
-        lease = self._lent.pop(token, None)
-        if lease is None:
+    def _returned(self, token: int, known: bool = False) -> bool:
+        """Take back what was lent under ``token``, whose slot the receiver may know now; whether anything was."""
+        lent = self._lent.pop(token, None)
+        if lent is None:
             return False
         self._relayed.discard(token)
-        lease.drop(Lent(self, token))
+        lease, claim, proposed = lent
+        if proposed is not None:
+            self._slots.settle(proposed, known)
+        lease.drop(claim)
         return True
 
     # ---- receiving ----
@@ -192,21 +222,24 @@ class Link:
         Disconnected when this side is closed, by another thread perhaps.
         """
         self._check_open()
-        deadline = Deadline(timeout)
-        left = deadline.left()
-        if not self._channel.recv_lock.acquire(timeout=-1 if left is None else left):
+        deadline = NEVER if timeout is None else Deadline(timeout)
+        lock = self._channel.recv_lock
+        if not lock.acquire(False) and not lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             raise TimedOut("another thread was receiving all the time")
         try:
             while not self._waiting:
                 self._receive(deadline)
-            frame, token = self._waiting.popleft()
+            frame, token, slot = self._waiting.popleft()
             if token is not None:
-                self._held.add(token)  # before anybody who closes can ask what is held
+                self._held[token] = _RETURN  # before anybody who closes can ask what is held
         finally:
-            self._channel.recv_lock.release()
+            lock.release()
             if self._closing:
                 self._settle()
-        return self._tensor(frame, token)
+        if isinstance(frame, Known):
+            assert token is not None  # it is always lent
+            return self._again(frame, token)
+        return self._tensor(frame, token, slot)
 
     def __iter__(self) -> Iterator[Tensor]:
         """Each tensor until the other side closes."""
@@ -218,10 +251,11 @@ class Link:
             yield tensor
             del tensor  # who iterates may let go of it before the next has come
 
-    def collect(self) -> bool:
+    def collect(self, enough: Collection[object] = ()) -> bool:
         """Take what has come in, without waiting: buffers given back, and tensors for a later ``recv``.
 
-        Returns whether to look again when the socket can be read.
+        Stops as soon as ``enough`` has something in it, and does not ask whether more came. Returns whether to
+        look again when the socket can be read.
         """
         if self._closing:
             self._settle()
@@ -229,13 +263,13 @@ class Link:
         if not self._channel.recv_lock.acquire(blocking=False):
             return False  # whoever receives takes it in
         try:
-            return self._take_in()
+            return self._take_in(enough=enough)
         finally:
             self._channel.recv_lock.release()
             if self._closing:
                 self._settle()
 
-    def _take_in(self, most: int = _MAX_WAITING) -> bool:
+    def _take_in(self, most: int = _MAX_WAITING, enough: Collection[object] = ()) -> bool:
         """Sort what is there, at most so many frames; whether all of it was taken, and more may come."""
         try:
             for _ in range(most):
@@ -245,6 +279,8 @@ class Link:
                 if frame is None:
                     return True
                 self._sort(frame)
+                if enough:
+                    return True
         except FerryError as error:  # the next recv says so
             self._cut_off(error)
             return not self._take_back()
@@ -254,8 +290,8 @@ class Link:
         """Whether so much waits for ``recv`` that no more is taken in: a peer must not fill this process."""
         waiting = self._waiting
         return bool(waiting) and (
-            sum(1 + len(frame.fds) for frame, _ in waiting) >= 2 * _MAX_WAITING
-            or sum(len(frame.data) for frame, _ in waiting) >= _MAX_WAITING_BYTES
+            sum(1 + len(frame.fds) for frame, *_ in waiting) >= 2 * _MAX_WAITING
+            or sum(len(frame.data) for frame, *_ in waiting) >= _MAX_WAITING_BYTES
         )
 
     def _hint(self) -> int:
@@ -280,30 +316,55 @@ class Link:
         if len(frame.data) == CONTROL.size:
             self._control(frame)
             return
-        token = None
+        token, slot = None, 0
         if self._coming is not None:
-            token, length, fds, lost = self._coming
+            token, slot, length, fds, lost = self._coming
             frame = Frame(frame.data, fds + frame.fds, lost or frame.lost)
             self._coming = None
             if len(frame.data) != length:
                 raise self._refuse(frame, "length", f"a blob of {length} bytes was announced, {len(frame.data)} came")
+        self._arrived(frame, token, slot)
+
+    def _arrived(self, frame: Frame | Known, token: int | None, slot: int) -> None:
         if self._closing:
             self._throw_away(frame, token)
             return
-        self._waiting.append((frame, token))
+        self._waiting.append((frame, token, slot))
         self._wake()
 
     def _control(self, frame: Frame) -> None:
         _, what, token = CONTROL.unpack(frame.data)
+        kind = what & 0xFF
         if self._coming is not None:
-            raise self._refuse(frame, "what", f"a blob was announced, and a control frame (kind {what & 0xFF}) came")
-        if what & 0xFF == _LEND:
-            self._coming = _Coming(token, what >> 8, frame.fds, frame.lost)
+            raise self._refuse(frame, "what", f"a blob was announced, and a control frame (kind {kind}) came")
+        if kind == _LEND:
+            self._announced(frame, what, token)
         elif frame.fds or frame.lost:
-            raise self._refuse(frame, "handle", f"a control frame of kind {what & 0xFF} brought descriptors")
-        elif what != _RETURN:
+            raise self._refuse(frame, "handle", f"a control frame of kind {kind} brought descriptors")
+        elif kind == _AGAIN:
+            known = self._known.get(what >> 8)  # now: by the time that somebody asks, the number may mean another
+            if known is None:
+                raise self._refuse(frame, "what", f"slot {what >> 8} was lent again, which is not known here")
+            self._arrived(known, token, 0)
+        elif what == _RETURN_KNOWN:
+            if token in self._lent and self._lent[token].proposed is None:
+                raise self._refuse(frame, "token", f"token {token} proposed no slot, and one was confirmed")
+            self._took_back(frame, token, known=True)
+        elif what == _RETURN:
+            self._took_back(frame, token, known=False)
+        else:
             raise self._refuse(frame, "what", f"a control frame says {what:#x}, which is nothing that is known here")
-        elif not self._returned(token):
+
+    def _announced(self, frame: Frame, what: int, token: int) -> None:
+        slot = what >> _SLOT_SHIFT
+        if slot > MAX_SLOTS:
+            raise self._refuse(frame, "what", f"slot {slot} was proposed, there are {MAX_SLOTS}")
+        # What the number stood for is over, whatever becomes of this frame.
+        self._known.pop(slot, None)
+        self._coming = _Coming(token, slot, what >> 8 & _LENGTH_MASK, frame.fds, frame.lost)
+
+    def _took_back(self, frame: Frame, token: int, *, known: bool) -> None:
+        if not self._returned(token, known):
             raise self._refuse(frame, "token", f"token {token} was given back, which is not lent")
 
     def _refuse(self, frame: Frame, field: str, message: str) -> FerryError:
@@ -311,12 +372,20 @@ class Link:
         close_all(frame.fds)
         return self._channel.refuse(Malformed(message, field=field))
 
-    def _tensor(self, frame: Frame, token: int | None) -> Tensor:
+    def _again(self, known: Known, token: int) -> Tensor:
+        """What is mapped already, lent once more under ``token``."""
+        lease = _Loan(partial(self._give_back, token, this_process()))
+        try:
+            return known.tensor(lease)
+        finally:
+            if not lease.claims:  # it could not be made
+                lease.drop(None)
+
+    def _tensor(self, frame: Frame, token: int | None, slot: int) -> Tensor:
         lease = None
         mappings = self._other_mappings
         if token is not None:
-            receiver = os.getpid()
-            lease = _Loan(lambda: self._give_back(token, receiver))
+            lease = _Loan(partial(self._give_back, token, this_process()))
             mappings = self._lent_mappings
         arrival = _Arrival(mappings, lease)
         try:
@@ -329,6 +398,8 @@ class Link:
             tensor = blob.import_(frame.data, frame.fds, opener=arrival.open, keep=arrival.keep, **self._options)
             if len(frame.fds) != arrival.opened:
                 _check_table(frame, tensor)
+            if slot and token is not None:
+                self._remember(slot, token, tensor, frame.data)
             return tensor
         except BaseException:
             arrival.forget()
@@ -338,19 +409,25 @@ class Link:
             if lease is not None and not lease.claims:  # refused, or read out: nothing here looks at it
                 lease.drop(None)
 
+    def _remember(self, slot: int, token: int, tensor: Tensor, data: bytes | bytearray) -> None:
+        """Under ``slot``, and say so when it is given back, if its memory is mapped here."""
+        known = Known.of(tensor, data)
+        if known is not None and not self._closing:
+            self._known[slot] = known
+            self._held[token] = _RETURN_KNOWN
+
     # ---- giving back, and the end ----
 
     def _give_back(self, token: int, receiver: int) -> None:
         """Runs when the last view of a lent tensor is gone, perhaps inside a garbage collection."""
-        if os.getpid() != receiver:  # a forked child's copy ends: the parent that received it still looks
+        if this_process() != receiver:  # a forked child's copy ends: the parent that received it still looks
             return
-        self._held.discard(token)
-        self._note_return(token)
+        self._note_return(token, self._held.pop(token, _RETURN))
         self._finish_closing()
 
-    def _note_return(self, token: int) -> None:
+    def _note_return(self, token: int, what: int = _RETURN) -> None:
         if self._channel.fileno() >= 0:
-            self._channel.note(CONTROL.pack(CONTROL.size, _RETURN, token))
+            self._channel.note(CONTROL.pack(CONTROL.size, what, token))
 
     def _cut_off(self, error: FerryError) -> bool:
         """Whether the stream ended between a tensor's announcement and its blob: then it ended too early."""
@@ -386,6 +463,7 @@ class Link:
             return
         self._closing = True
         self._channel.stop()
+        self._slots.close()
         self._wake()
         self._settle()
         if self._channel.fileno() >= 0:
@@ -398,7 +476,9 @@ class Link:
             return
         try:
             while self._waiting:
-                self._throw_away(*self._waiting.popleft())
+                frame, token, _ = self._waiting.popleft()
+                self._throw_away(frame, token)
+            self._known.clear()
             self._lent_mappings.clear()
             self._other_mappings.clear()
             # Each side learns as soon as it can be told that nothing more comes, or is taken: only what is
@@ -416,7 +496,7 @@ class Link:
             self._channel.recv_lock.release()
         self._finish_closing()
 
-    def _throw_away(self, frame: Frame, token: int | None) -> None:
+    def _throw_away(self, frame: Frame | Known, token: int | None) -> None:
         """Nobody will ask for this tensor any more."""
         close_all(frame.fds)
         if token is not None:
@@ -447,16 +527,18 @@ class Link:
 
     def _here(self) -> None:
         """After a fork: what the parent lent, holds and has taken in is the parent's to settle."""
-        pid = os.getpid()
+        pid = this_process()
         if pid != self._pid:
             self._pid = pid
             self._lent.clear()
             self._relayed.clear()
             self._held.clear()
             self._wakers.clear()
-            for frame, _ in self._waiting:
+            for frame, *_ in self._waiting:
                 close_all(frame.fds)
             self._waiting.clear()
+            # Which of the two goes on sending, the receiver cannot tell. What was mapped is mapped in both.
+            self._slots.close()
             self._channel.renew_locks()
 
     def __enter__(self) -> Link:
@@ -477,12 +559,30 @@ class Link:
         return f"<Link {state}, {len(self._lent)} lent, {len(self._held)} held>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To a child that multiprocessing spawns: it gets a duplicate of the socket."""
+        """To a child that multiprocessing spawns: it gets a duplicate of the socket, and of what is known here.
+
+        For the sender goes on meaning that by its numbers, whoever receives. What this side sends, the child
+        proposes anew.
+        """
         from multiprocessing.reduction import DupFd
 
         self._check_open()
         options = {**self._options, "max_bytes": self._max_bytes}
-        return _from_duplicate, (DupFd(self.fileno()), options)
+        known = [(slot, it.data, DupFd(it.region.fileno())) for slot, it in list(self._known.items())]
+        return _from_duplicate, (DupFd(self.fileno()), options, known)
+
+    def _adopt(self, slot: int, data: bytes, fd: int) -> None:
+        """Know by ``slot`` what the process knew that this link comes from. Where it cannot be mapped, not."""
+        arrival = _Arrival(self._lent_mappings, None)
+        try:
+            tensor = blob.import_(data, [fd], opener=arrival.open, keep=arrival.keep, **self._options)
+            known = Known.of(tensor, data)
+            if known is not None:
+                self._known[slot] = known
+        except FerryError:
+            arrival.forget()
+        finally:
+            os.close(fd)
 
     # ---- asyncio ----
 
@@ -545,10 +645,23 @@ class _Loan(Lease):
     __slots__ = ()
 
 
+class _Lending(NamedTuple):
+    """What is lent under a token, and the slot that was proposed with it."""
+
+    lease: Lease
+    claim: Lent
+    proposed: Slot | None
+
+
+_Waiting = tuple["Frame | Known", "int | None", int]
+"""What waits for ``recv``, the token that it is lent under, and the slot that is proposed for it (0: none)."""
+
+
 class _Coming(NamedTuple):
     """What was announced of the blob that comes next."""
 
     token: int
+    slot: int
     length: int
     fds: list[int]
     lost: bool
@@ -606,8 +719,11 @@ def _check_table(frame: Frame, tensor: Tensor) -> None:
         )
 
 
-def _from_duplicate(duplicate: Any, options: dict[str, Any]) -> Link:
-    return Link(socket.socket(fileno=duplicate.detach()), **options)
+def _from_duplicate(duplicate: Any, options: dict[str, Any], known: Sequence[tuple[int, bytes, Any]]) -> Link:
+    link = Link(socket.socket(fileno=duplicate.detach()), **options)
+    for slot, data, region in known:
+        link._adopt(slot, data, region.detach())
+    return link
 
 
 def _peer_of(sock: socket.socket) -> Peer:

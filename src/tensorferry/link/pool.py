@@ -7,6 +7,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 
 import numpy.typing as npt
@@ -17,15 +18,17 @@ from ..image import Colorimetry, PixelFormat
 from ..memory.allocating import image_description, new_region, plane_layout
 from ..memory.descriptor import Descriptor, no_descriptor, require_linux
 from ..memory.lease import Lease
-from ..memory.region import Region, look_through
+from ..memory.process import this_process
+from ..memory.region import Region
 from ..tensor import Description, Plane, StorageKind, Tensor
-from .channel import Deadline
+from .channel import NEVER, Deadline
 from .link import Lent, Link, tend
 
 __all__ = ["Pool"]
 
 _SLICE = 200.0  # milliseconds: how long to wait for what wakes, before looking all the same
 _NAP = 0.001  # seconds
+_POLLIN = getattr(select, "POLLIN", 0)
 
 
 class Pool:
@@ -101,7 +104,7 @@ class Pool:
         self._closed = False
         self._waiters: set[object] = set()
         self._alarm: Descriptor | None = _new_alarm()
-        self._out: set[Lease] = set()
+        self._out: dict[Region, Lease] = {}
         size = sum(size for size, _ in self._layout)
         kind = StorageKind(storage)
         self._regions: list[Region] = []
@@ -120,14 +123,19 @@ class Pool:
         Waits ``timeout`` seconds for one (None as long as it takes), then TimedOut; or, with
         ``when_empty="drop"``, None at once.
         """
-        deadline = Deadline(timeout)
+        deadline: Deadline | None = None
         while True:
-            if self._closed or os.getpid() != self._pid:
+            if self._closed or this_process() != self._pid:
                 raise Closed("this pool was closed" if self._closed else "a pool serves only the process that made it")
             try:
                 return self._tensor(self._free.popleft())
             except IndexError:
-                watch = self._collect()
+                pass
+            if deadline is None:
+                deadline = NEVER if timeout is None else Deadline(timeout)
+                if timeout != 0 and not self._drop:  # look when there is something to see
+                    self._wait_first(deadline)
+            watch = self._collect()
             if self._free:
                 continue
             if self._drop:
@@ -147,20 +155,21 @@ class Pool:
                 await asyncio.sleep(_NAP)
 
     def _tensor(self, region: Region) -> Tensor:
-        lease = Lease(lambda: self._freed(region, lease))
-        self._out.add(lease)
+        self._out[region] = lease = Lease(partial(self._freed, region))
         root = region.root()
+        whole = root.data
         planes = []
         offset = 0
         for size, stride in self._layout:
-            planes.append(Plane(None, stride, size, offset=offset, handle=region))
-            offset += size
-        look_through(planes, root)
+            end = offset + size
+            # As look_through does, in the same go: it runs for every frame.
+            planes.append(Plane(whole[offset:end], stride, size, size, offset=offset, handle=region))
+            offset = end
         return Tensor(self._description, tuple(planes), storage=region.storage, hold=lease.hold(root))
 
-    def _freed(self, region: Region, lease: Lease) -> None:
-        self._out.discard(lease)
-        if os.getpid() == self._pid and not self._closed:
+    def _freed(self, region: Region) -> None:
+        self._out.pop(region, None)
+        if this_process() == self._pid and not self._closed:
             self._free.append(region)
             self._ring()
 
@@ -171,11 +180,16 @@ class Pool:
             os.eventfd_write(alarm.fileno(), 1)
 
     def _links(self) -> set[Link]:
-        return {claim.link for lease in list(self._out) for claim in lease.claims if isinstance(claim, Lent)}
+        leases = list(self._out.values())
+        return {claim.link for lease in leases for claim in lease.claims if isinstance(claim, Lent)}
 
     def _collect(self) -> list[int]:
         """Take in what came back; the descriptors to watch for more (of others, another thread takes it in)."""
-        return [*(link.fileno() for link in self._links() if link.collect()), *tend()]
+        return [*(link.fileno() for link in self._links() if link.collect(self._free)), *tend()]
+
+    def _wait_first(self, deadline: Deadline) -> None:
+        """Wait before anything was taken in: what is there already ends it at once."""
+        self._wait([*(link.fileno() for link in self._links()), *tend()], deadline)
 
     def _wait(self, watch: list[int], deadline: Deadline) -> None:
         """Wait until something may have come back: over a link, or from another thread here."""
@@ -183,10 +197,10 @@ class Pool:
         if alarm is None:
             return
         poll = select.poll()
-        poll.register(alarm.fileno(), select.POLLIN)
+        poll.register(alarm.fileno(), _POLLIN)
         for fd in watch:
             if fd >= 0:  # it is not closed
-                poll.register(fd, select.POLLIN)
+                poll.register(fd, _POLLIN)
         waiter = object()
         self._waiters.add(waiter)
         try:
@@ -201,7 +215,7 @@ class Pool:
             self._waiters.discard(waiter)
 
     def _why_empty(self) -> str:
-        lent = sum(1 for lease in list(self._out) if any(isinstance(claim, Lent) for claim in lease.claims))
+        lent = sum(1 for lease in list(self._out.values()) if any(isinstance(claim, Lent) for claim in lease.claims))
         here = len(self._out) - lent
         return (
             f"none of {self.count} buffers came free in time: {lent} are lent to receivers, {here} are held here only"

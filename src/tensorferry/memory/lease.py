@@ -17,6 +17,22 @@ __all__ = ["Lease", "LeaseHold"]
 _alive: set[Lease] = set()
 
 
+class _Watch(weakref.ref[Any]):
+    """A tensor's claim on ``lease``, which also sees when the last view of its memory is gone."""
+
+    __slots__ = ("lease",)
+
+    lease: Lease
+
+    # As an object of its own, not as the array that it watches.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def _gone(watch: _Watch) -> None:
+    watch.lease.drop(watch)
+
+
 class Lease:
     """Counts claims on one use of a buffer; when the last is dropped, ``on_free`` runs, once.
 
@@ -25,19 +41,18 @@ class Lease:
     anything: nothing here takes a lock. A lease lives until it is free, whoever else forgets it.
     """
 
-    __slots__ = ("_claims", "_free", "_watches")
+    __slots__ = ("_claims", "_free")
 
     def __init__(self, on_free: Callable[[], None]) -> None:
         self._claims: set[object] = set()
         self._free = [on_free]
-        self._watches: list[weakref.ref[Any]] = []
 
     def hold(self, root: npt.NDArray[np.uint8], region: Region | None = None) -> Hold:
         """A hold for a tensor that looks through ``root``, whose end ends the tensor's claim."""
-        claim = object()
-        self._claims.add(claim)
+        watch = _Watch(root, _gone)
+        watch.lease = self
+        self._claims.add(watch)
         _alive.add(self)
-        self._watches.append(weakref.ref(root, lambda _: self.drop(claim)))
         return LeaseHold(root, self)
 
     @property
@@ -67,5 +82,7 @@ class LeaseHold(Hold):
     __slots__ = ("lease",)
 
     def __init__(self, root: npt.NDArray[np.uint8], lease: Lease) -> None:
-        super().__init__(root)
+        self._root = root  # as Hold does, without the call
+        self._finish = None
+        self._sharers = None
         self.lease = lease

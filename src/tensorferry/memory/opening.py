@@ -89,6 +89,9 @@ def open_planes(
     """
     if policy not in POLICIES:
         raise ValueError(f"policy {policy!r} is none of {', '.join(map(repr, POLICIES))}")
+    ours = opener is open_region  # regions of a caller's own opener are the caller's
+    if len(planes) == len(fds) == 1 and not ours:
+        return _open_one(description, planes[0], fds[0], writable, policy, opener, keep)
     by_fd: dict[int, list[Plane]] = {}
     for plane, fd in zip(planes, fds, strict=True):
         by_fd.setdefault(fd, []).append(plane)
@@ -96,7 +99,6 @@ def open_planes(
     parts: list[_Part] = []
     storage = StorageKind.MEM
     may_read = MAX_READ_OUT
-    ours = opener is open_region  # regions of a caller's own opener are the caller's
     try:
         for fd, mine in by_fd.items():
             regions[fd] = region = open_region(fd, writable, mine) if ours else opener(fd, writable)
@@ -118,6 +120,29 @@ def open_planes(
         raise
     hold = None if not parts else parts[0][1] if len(parts) == 1 else _Holds(parts, keep)
     return Tensor(description, tuple(planes), storage=storage, hold=hold)
+
+
+def _open_one(
+    description: Description,
+    plane: Plane,
+    fd: int,
+    writable: bool,
+    policy: str,
+    opener: OpenRegion,
+    keep: KeepRegion,
+) -> Tensor:
+    """The same for one plane that a caller's own opener maps: what a stream consists of, so that each step counts."""
+    region = opener(fd, writable)
+    if region is None:
+        _read_planes(fd, [plane], policy, MAX_READ_OUT)
+        return Tensor(description, (plane,))
+    end = plane.offset + plane.size
+    if end > region.size:
+        _check_extents([plane], region.size)
+    root = region.root()
+    plane.handle = region
+    plane.data = root.data[plane.offset : end]
+    return Tensor(description, (plane,), storage=region.storage, hold=keep(root, region))
 
 
 def _read_planes(fd: int, planes: Sequence[Plane], policy: str, limit: int) -> int:

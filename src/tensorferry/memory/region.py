@@ -33,7 +33,7 @@ class Region:
     by reference.
     """
 
-    __slots__ = ("_map", "descriptor", "size", "storage", "writable")
+    __slots__ = ("__weakref__", "_map", "descriptor", "size", "storage", "writable")
 
     def __init__(self, descriptor: Descriptor, *, writable: bool) -> None:
         """Map all that ``descriptor`` (taken over) refers to.
