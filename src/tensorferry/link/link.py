@@ -11,7 +11,6 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from .. import blob
 from ..blob import BlobView, TransportMode
+from ..closing import Closing
 from ..errors import Disconnected, EndOfStream, FerryError, Malformed, TimedOut, Truncated, Unsupported
 from ..memory.descriptor import limit_advice, require_linux
 from ..memory.lease import Lease, LeaseHold
@@ -71,7 +71,7 @@ class Lent(NamedTuple):
     token: int
 
 
-class Link:
+class Link(Closing):
     """Tensors over a connected AF_UNIX stream socket, both ways. Safe to use from several threads.
 
     A tensor in shared memory or a dma-buf goes by reference: the blob's records, and its descriptors beside
@@ -540,14 +540,6 @@ class Link:
             # Which of the two goes on sending, the receiver cannot tell. What was mapped is mapped in both.
             self._slots.close()
             self._channel.renew_locks()
-
-    def __enter__(self) -> Link:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Descriptors of tensors that nobody asked for are plain numbers: no other object would close them.

@@ -10,9 +10,9 @@ import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
 from typing import Any
 
+from ..closing import Closing
 from ..errors import Disconnected, TimedOut, Unsupported
 from ..memory.descriptor import limit_advice, require_linux
 from .channel import Deadline
@@ -26,7 +26,7 @@ Allow = Callable[[Peer], bool]
 _RETRY = 0.01  # seconds between tries to connect
 
 
-class Listener:
+class Listener(Closing):
     """A socket file that others connect to. The file is made 0600 and removed on ``close``.
 
     A file left by a process that is gone is replaced; one that somebody listens on is refused.
@@ -146,14 +146,6 @@ class Listener:
         if ours and _identity(self._file) == self._identity:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._file)
-
-    def __enter__(self) -> Listener:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Listener {self.path}{', closed' if self._closed else ''}>"

@@ -8,10 +8,10 @@ import select
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 
 import numpy.typing as npt
 
+from ..closing import Closing
 from ..dtypes import DType
 from ..errors import Closed, TimedOut
 from ..image import Colorimetry, PixelFormat
@@ -31,7 +31,7 @@ _NAP = 0.001  # seconds
 _POLLIN = getattr(select, "POLLIN", 0)
 
 
-class Pool:
+class Pool(Closing):
     """``count`` buffers in shared memory for tensors of one kind, so that a stream allocates nothing.
 
     ``acquire`` gives a writable tensor. Sending it lends it, over as many links as you like; the buffer is
@@ -235,14 +235,6 @@ class Pool:
         self._ring()
         self._alarm = None
         tend()
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Pool of {self.count} × {self._description.dtype} {list(self._description.shape)}, {self.free} free>"

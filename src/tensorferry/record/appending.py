@@ -7,11 +7,11 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from .. import blob
 from ..blob.header import HEADER_LEN, region_offsets
+from ..closing import Closing
 from ..errors import Closed, InUse, Unsupported, WireError
 from ..parts import Buffer
 from ..tensor import StorageKind, Tensor
@@ -49,7 +49,7 @@ def append(path: str | os.PathLike[str], *, sync: bool = False) -> StreamWriter:
     return StreamWriter(path, sync=sync)
 
 
-class StreamWriter:
+class StreamWriter(Closing):
     """A stream of blobs, open for appending by this process alone. ``append`` makes it.
 
     ``count`` is blobs written here, ``size`` bytes of whole blobs in the file. Not for several threads at once.
@@ -97,14 +97,6 @@ class StreamWriter:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def __enter__(self) -> StreamWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 
+from ..closing import Closing
 from ..errors import Unsupported
 from ..tensor import Tensor
 from .mcap_output import McapOutput, encoders
@@ -34,7 +34,7 @@ def missing_mcap(error: ImportError) -> Unsupported:
     return Unsupported(f"MCAP files need the package mcap ({error}): install tensorferry[record]", field="mcap")
 
 
-class McapWriter:
+class McapWriter(Closing):
     """Writes tensors to an MCAP file, as blobs, VLink envelopes or EdgeFirst messages.
 
     The file is written beside ``path``, as ``<path>.part``, and takes its place when it is closed: what was there
@@ -94,11 +94,3 @@ class McapWriter:
     def close(self) -> None:
         """Finish the file and put it in its place. Closing twice is fine."""
         self._output.close()
-
-    def __enter__(self) -> McapWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

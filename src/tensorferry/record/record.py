@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
+from ..closing import Closing
 from ..errors import FerryError
 from ..tensor import Tensor
 
@@ -51,7 +51,7 @@ class Damage(NamedTuple):
     error: FerryError
 
 
-class Recording(ABC):
+class Recording(Closing, ABC):
     """A recording that is open for reading: iterate it for Records, in the order of the file.
 
     Every ``iter`` starts again at the first record. Tensors may borrow from the recording's memory, which
@@ -85,11 +85,3 @@ class Recording(ABC):
                 continue
             if (start is None or record.log_time >= start) and (end is None or record.log_time < end):
                 yield record
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -6,10 +6,10 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import vlink
+from ..closing import Closing
 from ..tensor import Tensor
 from .mcap import missing_mcap
 from .mcap_output import McapOutput, encoders
@@ -53,7 +53,7 @@ def open_vcap(path: str | os.PathLike[str], *, strict: bool = True) -> Recording
     return McapRecording(file, strict=strict, naming=naming)
 
 
-class VcapWriter:
+class VcapWriter(Closing):
     """Writes tensors to a ``.vcap`` bag that VLink plays: profile, metadata records and channels are VLink's own.
 
     Written beside its place, flushed and closed as ``McapWriter``.
@@ -119,14 +119,6 @@ class VcapWriter:
             for entry in self._urls.values():
                 self._output.add_metadata(f"{CHANNEL}{entry.number}", entry.words())
         self._output.close()
-
-    def __enter__(self) -> VcapWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _begin(self, start: int) -> None:
         if self._begun:

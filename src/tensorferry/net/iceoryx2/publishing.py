@@ -6,12 +6,12 @@ import math
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...closing import Closing
 from ...dtypes import DType
 from ...errors import Closed, Disconnected, InUse, TimedOut, Unsupported
 from ...image import Colorimetry, PixelFormat
@@ -41,7 +41,7 @@ _MAX_LAYOUTS = 64
 _LOOK_AGAIN = 0.005  # seconds
 
 
-class Publisher:
+class Publisher(Closing):
     """Publishes tensors under one topic. Safe to use from several threads; a context manager.
 
     A tensor from anywhere is copied once, into shared memory. One that ``loan`` gave is there already.
@@ -339,14 +339,6 @@ class Publisher:
         if service.used.forked:
             raise service.used.refuse()
         return service, port
-
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.format} under {self.topic!r}{', closed' if self._port is None else ''}>"

@@ -10,9 +10,9 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
+from ...closing import Closing
 from ...errors import Closed, Disconnected, FerryError, InUse, Unsupported
 from ...link.channel import Deadline
 from ...tensor import Tensor
@@ -27,7 +27,7 @@ _MAX_PUBLISHERS_KNOWN = 64
 _LONGEST_WAIT = 3600.0  # seconds, after which it is waited for again
 
 
-class Subscriber:
+class Subscriber(Closing):
     """Receives the tensors of a topic. Safe to use from several threads; a context manager.
 
     A tensor looks at its sample in place, read-only, and keeps it until it is closed or its last view has gone.
@@ -192,14 +192,6 @@ class Subscriber:
         """Stop receiving; what waits unread goes, tensors that are out stay. Closing twice is fine."""
         self._service = self._port = None
         self._waiting.close()
-
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         counts = self.counts

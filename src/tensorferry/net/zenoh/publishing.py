@@ -8,7 +8,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from ... import blob
 from ...blob import TransportMode
+from ...closing import Closing
 from ...dtypes import DType
 from ...errors import Closed, Disconnected
 from ...image import Colorimetry, PixelFormat
@@ -54,7 +54,7 @@ class _Message(NamedTuple):
     attachment: bytes
 
 
-class Publisher:
+class Publisher(Closing):
     """Publishes tensors under one topic. Safe to use from several threads; a context manager.
 
     A tensor from anywhere is copied once into a message of this publisher's, and by Zenoh from there. One that
@@ -272,14 +272,6 @@ class Publisher:
         if self._use.closed:
             raise Closed("this publisher was closed")
         self._use.check()
-
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.format} under {self.topic!r}{', closed' if self._use.closed else ''}>"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ...closing import Closing
 from ...errors import Closed, Disconnected, FerryError
 from ...link.channel import Deadline
 from ...tensor import Tensor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Subscriber"]
 
 
-class Subscriber:
+class Subscriber(Closing):
     """Receives the tensors of a topic. Safe to use from several threads; a context manager.
 
     Messages wait in a queue of ``depth``; where they come faster than they are received the oldest are dropped,
@@ -149,14 +149,6 @@ class Subscriber:
         """Stop receiving; what waits unread goes. Closing twice is fine. A shared session closes with its last user."""
         self._use.close()
         self._inbox.close()
-
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         counts = self.counts
