@@ -49,7 +49,7 @@ _EXTRAS = {
     "iceoryx2": "tensors to many processes of one host",
     "edgefirst": "EdgeFirst's messages to and from tensors",
 }
-_NOT_FOR_USERS = {"all", "test", "bench"}
+_NOT_FOR_USERS = {"all", "test", "bench", "frameworks"}
 
 
 @dataclass(frozen=True)
