@@ -42,6 +42,15 @@ def connected(pair: Pair, topic: str = "a/b", **options: Any) -> tuple[zenoh.Pub
     return publisher, subscriber
 
 
+def test_a_publisher_knows_whether_anybody_listens(pair: Pair) -> None:
+    with zenoh.Publisher("who/listens", **pair.publisher) as publisher:
+        assert not publisher.matched
+        assert not publisher.wait_for_subscriber(0.05)
+        with zenoh.Subscriber("who/listens", **pair.subscriber):
+            assert publisher.wait_for_subscriber(GUARD)
+            assert publisher.matched
+
+
 # ---- what arrives ----
 
 

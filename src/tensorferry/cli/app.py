@@ -11,20 +11,25 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
+from .bridge import bridge
 from .check import check
 from .convert import convert
 from .demo import demo
 from .doctor import doctor
 from .ending import BAD_DATA, BAD_USAGE, INTERRUPTED, PIPE_CLOSED, BadData, BadUsage, complain
 from .extract import extract
+from .get import get
 from .info import info
 from .inspect import inspect
 from .ls import ls
 from .play import play
+from .pub import pub
 from .record import record
 from .recv import recv
 from .repair import repair
 from .send import send
+from .sub import sub
+from .topics import topics
 
 __all__ = ["app"]
 
@@ -96,6 +101,11 @@ app.command()(extract)
 app.command()(record)
 app.command()(play)
 app.command()(repair)
+app.command()(pub)
+app.command()(sub)
+app.command()(topics)
+app.command()(get)
+app.command()(bridge)
 
 
 def _version(wanted: bool) -> None:
@@ -111,7 +121,7 @@ def tensorferry(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and leave.")
     ] = False,
 ) -> None:
-    """Look at, check and convert tensors, move them between processes, record and play them.
+    """Look at, check and convert tensors, move them between processes and hosts, record and play them.
 
     Leaves with 0 when all is well, 1 for bad data, 2 for bad usage.
     """

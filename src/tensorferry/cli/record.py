@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,37 +19,37 @@ from ..record.mcap_output import PART
 from ..record.vlink_bags import VcapWriter
 from ..tensor import Tensor
 from .ending import BAD_DATA, BadData, BadUsage, complain, safe, told
-from .ends import Listens, Timeout, open_link
+from .ends import Listens, Timeout
+from .engines import (
+    SOURCES,
+    Config,
+    Depth,
+    Ends,
+    Reach,
+    Said,
+    Scouting,
+    Subscription,
+    ZenohConnect,
+    ZenohListen,
+    place_of,
+)
 from .files import check_target
 from .flow import sized
 from .formats import encoded, missing_extra
-from .look import to_json
+from .look import Facts, to_json
 from .recv import Receiving, Source
 
-__all__ = ["record"]
+__all__ = ["WRITERS", "Asked", "Recorder", "made", "record"]
 
 _FORMATS = ("blob", "vlink", *KINDS)
 _COMPRESSIONS = {".mcap": ("zstd", "lz4", "none"), ".vcap": ("zstd", "none")}
 _FLUSH_SECONDS = 1.0
 
 
-class _Ends(NamedTuple):
-    """How a source is reached."""
-
-    listens: bool
-    timeout: float | None
-
-
-def _unix(path: str, ends: _Ends) -> AbstractContextManager[Source]:
-    return open_link(path, listens=ends.listens, timeout=ends.timeout, other="sender")
-
-
-_SOURCES: dict[str, Callable[[str, _Ends], AbstractContextManager[Source]]] = {"unix": _unix}
-"""What stands before the colon, and how such a source is opened. A bare path is a Unix socket's."""
-
-
 def record(
-    source: Annotated[str, typer.Argument(metavar="SOCKET", help="The path of a Unix socket, or unix:PATH.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="The path of a Unix socket, or unix:PATH, zenoh:TOPIC, iox2:TOPIC.")
+    ],
     out: Annotated[str, typer.Argument(metavar="OUT", help="What to write: a .tblob, .mcap or .vcap.")],
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", help="What to call it; by default OUT's stem (in .vcap: dds://STEM).")
@@ -67,59 +66,62 @@ def record(
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Leave after N frames.")] = None,
     listens: Listens = True,
     timeout: Timeout = None,
+    depth: Depth = 16,
+    connect: ZenohConnect = None,
+    endpoints: ZenohListen = None,
+    config: Config = None,
+    scouting: Scouting = True,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as one JSON document.")] = False,
 ) -> None:
-    """Record tensors from `tensorferry send` or `play`, or anyone else who has a link.
+    """Record tensors from `tensorferry send` or `play`, anyone else who has a link, or a topic of an engine.
 
     Log times are those of arrival; a .tblob has none. Ends when the sender does, after --count frames, or with
     Ctrl-C: OUT is whole then. Damaged frames are counted and passed over; then it leaves with 1.
+    From an engine the publish times are what publishers said, and topics keep their names. A topic has no end.
     """
-    reach, place = _source(source)
+    place = place_of(source, SOURCES, "unix")
+    reach = Reach(connect, endpoints, config, scouting).check(place.scheme)
     target = Path(out)
-    asked = _Asked(target, topic, format, compression)
+    asked = Asked(target, topic, format, compression)
     asked.check(appends, force)
-    recording = _Recording(asked, lossy)
-    receiving = Receiving(recording.keep, doing="recording")
+    recorder = Recorder(asked, lossy)
+    receiving = Receiving(recorder.keep, doing="recording")
     with ExitStack() as stack:
         if appends:  # what is wrong with the end of a file is said before anybody waits
-            recording.out = stack.enter_context(_opened(asked))
-        link = stack.enter_context(reach(place, _Ends(listens, timeout)))
+            recorder.out = stack.enter_context(made(asked))
+        origin = stack.enter_context(SOURCES[place.scheme](place.name, Ends(listens, timeout, reach, depth)))
+        if isinstance(origin, Said):
+            recorder.said = origin
         if not appends:
-            recording.out = stack.enter_context(_opened(asked))
+            recorder.out = stack.enter_context(made(asked))
         try:
-            receiving.run(link, count, idle=recording.flush)
+            receiving.run(origin, count, idle=recorder.flush)
         finally:  # Ctrl-C too: the recording is made whole, and what came is worth a summary
             stack.close()
-            _report(receiving, source, target, as_json)
-            recording.complain()
-    if receiving.bad:
+            _report(receiving, origin, source, target, as_json)
+            recorder.complain()
+    if receiving.bad or (isinstance(origin, Subscription) and origin.counts.refused):
         raise typer.Exit(BAD_DATA)
 
 
-def _source(name: str) -> tuple[Callable[[str, _Ends], AbstractContextManager[Source]], str]:
-    match = re.fullmatch(r"([a-z][a-z0-9+.-]*):(.*)", name)
-    if match is None:
-        return _SOURCES["unix"], name
-    if match[1] not in _SOURCES:
-        known = ", ".join(f"{scheme}:" for scheme in _SOURCES)
-        raise BadUsage(f"{name}: {match[1]}: is no source here: there is {known} (./{name} is a path)")
-    return _SOURCES[match[1]], match[2]
-
-
-def _report(receiving: Receiving, source: str, target: Path, as_json: bool) -> None:
+def _report(receiving: Receiving, origin: Source, source: str, target: Path, as_json: bool) -> None:
     size = target.stat().st_size if target.exists() else 0
+    subscription = origin if isinstance(origin, Subscription) else None
     if as_json:
-        print(to_json({"source": source, "recording": str(target), "size": size, **receiving.facts()}))
+        facts: Facts = {"source": source, "recording": str(target), "size": size, **receiving.facts()}
+        print(to_json({**facts, **({} if subscription is None else subscription.facts())}))
     else:
         receiving.show("recorded")
         print(safe(f"{target}: {sized(size)}"))
     receiving.complain()
+    if subscription is not None:
+        subscription.complain()
 
 
 # ---- what is written ----
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """The recording that is asked for."""
 
     target: Path
@@ -134,8 +136,8 @@ class _Asked(NamedTuple):
     def check(self, appends: bool, force: bool) -> None:
         """BadUsage for what cannot be, before anybody waits for a sender."""
         stream = self.kind == ".tblob"
-        if self.kind not in _WRITERS:
-            raise BadUsage(f"{self.target}: name a {', '.join(_WRITERS)} to record to")
+        if self.kind not in WRITERS:
+            raise BadUsage(f"{self.target}: name a {', '.join(WRITERS)} to record to")
         for option, value, fits in (
             ("--topic", self.topic, not stream),
             ("--format", self.format, self.kind == ".mcap"),
@@ -166,44 +168,60 @@ class _Asked(NamedTuple):
             raise BadUsage(f"{part}: it is there already, from another recorder or a crash: look at it, then move it")
 
 
+class _Stamp(NamedTuple):
+    """What is written down beside a tensor; ``topic`` None where nobody said one."""
+
+    topic: str | None
+    log_time: int
+    publish_time: int | None
+
+
 class _Out(NamedTuple):
     """A recording that is being written. ``wire`` is the format of its tensors, where it is one of the two."""
 
-    write: Callable[[Tensor, int, bool], object]
+    write: Callable[[Tensor, _Stamp, bool], object]
     flush: Callable[[], None] | None
     wire: str | None
 
 
 @contextmanager
-def _stream(asked: _Asked) -> Iterator[_Out]:
+def _stream(asked: Asked) -> Iterator[_Out]:
     with append(asked.target) as writer:
         if writer.dropped is not None:
             at, length, why = writer.dropped
             complain(f"{asked.target}: {length:,} bytes at {at:#x}, which a crash left, were taken off: {why}")
         # What was written is the kernel's: there is nothing to flush.
-        yield _Out(lambda tensor, time, lossy: writer.write(tensor, lossy=lossy), None, "blob")
+        yield _Out(lambda tensor, stamp, lossy: writer.write(tensor, lossy=lossy), None, "blob")
 
 
 @contextmanager
-def _mcap(asked: _Asked) -> Iterator[_Out]:
-    topic, format = asked.topic or asked.target.stem, asked.format or "blob"
+def _mcap(asked: Asked) -> Iterator[_Out]:
+    format = asked.format or "blob"
     with McapWriter(asked.target, format=format, compression=asked.compression or "zstd") as writer:
-        wire = format if format in ("blob", "vlink") else None
-        yield _Out(
-            lambda tensor, time, lossy: writer.write(topic, tensor, log_time=time, lossy=lossy), writer.flush, wire
-        )
+
+        def write(tensor: Tensor, stamp: _Stamp, lossy: bool) -> None:
+            topic = asked.topic or stamp.topic or asked.target.stem
+            writer.write(topic, tensor, log_time=stamp.log_time, publish_time=stamp.publish_time, lossy=lossy)
+
+        yield _Out(write, writer.flush, format if format in ("blob", "vlink") else None)
 
 
 @contextmanager
-def _vcap(asked: _Asked) -> Iterator[_Out]:
-    url = asked.topic or f"dds://{asked.target.stem}"
+def _vcap(asked: Asked) -> Iterator[_Out]:
     with VcapWriter(asked.target, compression=asked.compression or "zstd", process="tensorferry") as writer:
-        yield _Out(
-            lambda tensor, time, lossy: writer.write(url, tensor, log_time=time, lossy=lossy), writer.flush, "vlink"
-        )
+
+        def write(tensor: Tensor, stamp: _Stamp, lossy: bool) -> None:
+            url = asked.topic or _url(stamp.topic or asked.target.stem)
+            writer.write(url, tensor, log_time=stamp.log_time, publish_time=stamp.publish_time, lossy=lossy)
+
+        yield _Out(write, writer.flush, "vlink")
 
 
-_WRITERS: dict[str, Callable[[_Asked], AbstractContextManager[_Out]]] = {
+def _url(topic: str) -> str:
+    return topic if "://" in topic else f"dds://{topic.lstrip('/')}"
+
+
+WRITERS: dict[str, Callable[[Asked], AbstractContextManager[_Out]]] = {
     ".tblob": _stream,
     ".mcap": _mcap,
     ".vcap": _vcap,
@@ -211,10 +229,10 @@ _WRITERS: dict[str, Callable[[_Asked], AbstractContextManager[_Out]]] = {
 
 
 @contextmanager
-def _opened(asked: _Asked) -> Iterator[_Out]:
+def made(asked: Asked) -> Iterator[_Out]:
     with ExitStack() as stack:
         try:
-            out = stack.enter_context(_WRITERS[asked.kind](asked))
+            out = stack.enter_context(WRITERS[asked.kind](asked))
         except WireError as error:
             raise BadData(f"{asked.target}: {told(error)}") from None
         except FerryError as error:
@@ -222,14 +240,17 @@ def _opened(asked: _Asked) -> Iterator[_Out]:
         yield out
 
 
-class _Recording:
-    """Frames on their way into ``out``."""
+class Recorder:
+    """Frames on their way into ``out``; ``said`` is what their source says beside them."""
 
     out: _Out
 
-    def __init__(self, asked: _Asked, lossy: bool) -> None:
+    def __init__(self, asked: Asked, lossy: bool, *, keeps_times: bool = False) -> None:
+        """``keeps_times`` takes the log times of the source, where it says any, instead of those of arrival."""
+        self.said = Said()
         self._asked = asked
         self._lossy = lossy
+        self._keeps_times = keeps_times
         self._lost: dict[str, None] = {}
         self._last = 0
         self._flushed = time.monotonic()
@@ -237,13 +258,12 @@ class _Recording:
 
     def keep(self, tensor: Tensor) -> None:
         """Write a frame that has just come. BadData for one that a recording cannot carry without ``lossy``."""
-        # Somebody may set the clock back: recordings do not go back.
-        self._last = max(self._last, time.time_ns())
+        stamp = self._stamp()
         try:
             try:
-                self.out.write(tensor, self._last, False)
+                self.out.write(tensor, stamp, False)
             except Lossy as error:
-                self.out.write(self._reduced(tensor, error), self._last, True)
+                self.out.write(self._reduced(tensor, error), stamp, True)
         except Lossy as error:
             raise BadData(f"{self._asked.target}: {told(error)}") from None
         except FerryError as error:
@@ -251,6 +271,14 @@ class _Recording:
                 raise BadUsage(str(error)) from None
             raise
         self._unflushed = True
+
+    def _stamp(self) -> _Stamp:
+        said = self.said
+        if self._keeps_times and said.log_time:
+            return _Stamp(said.topic, said.log_time, None)
+        # Somebody may set the clock back: recordings do not go back.
+        self._last = max(self._last, time.time_ns())
+        return _Stamp(said.topic, self._last, said.log_time or None)
 
     def _reduced(self, tensor: Tensor, error: Lossy) -> Tensor:
         """``tensor`` as the recording can carry it."""

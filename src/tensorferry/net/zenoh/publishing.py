@@ -251,7 +251,8 @@ class Publisher(Closing):
     def matched(self) -> bool:
         """Whether anybody subscribes now, as far as this session knows."""
         self._check_open()
-        return bool(self._publisher.matching_status)
+        status: Any = self._publisher.matching_status  # an object, whatever the binding's stub says: always true
+        return bool(status.matching)
 
     def wait_for_subscriber(self, timeout: float | None = None) -> bool:
         """Wait until somebody subscribes and would get what is published; False after ``timeout`` seconds."""
