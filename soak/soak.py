@@ -24,6 +24,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,7 +310,7 @@ def kills(count: int, size: int, deadline: float, seed: int) -> None:
         path = Path(listener.path)
         for i in range(count):
             produces = i % 2 == 0
-            with forked(lambda produces=produces: victim(path, produces, size)) as pid:  # type: ignore[misc]
+            with forked(partial(victim, path, produces, size)) as pid:
                 with listener.accept(GUARD) as link:
                     killer = threading.Thread(target=kill, args=(pid, chance.random() * chance.random() * 0.05))
                     killer.start()

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import typer
 from rich.console import Console
@@ -246,7 +247,7 @@ def _offered(console: Console, peer: Peer) -> list[str]:
     failures = []
     for offer in peer.offers():
         try:
-            ours, decode = _timed(lambda: loads(offer.blob))  # noqa: B023 (called at once)
+            ours, decode = _timed(partial(loads, offer.blob))
             wrong = _misread(ours, offer.dtype, offer.shape, offer.format, offer.payload)
             wrong += ["written again as other bytes"] * (dumps(ours) != offer.blob)
         except FerryError as error:
@@ -334,9 +335,9 @@ def _title(console: Console, title: str) -> None:
 def _table(columns: Iterable[str], right: Iterable[int] = ()) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
-        justify = "right" if i in right else "left"
+        justify: Literal["left", "right"] = "right" if i in right else "left"
         # Numbers whole, words folded.
-        table.add_column(column, justify=justify, no_wrap=i in right, overflow="fold")  # type: ignore[arg-type]
+        table.add_column(column, justify=justify, no_wrap=i in right, overflow="fold")
     return table
 
 

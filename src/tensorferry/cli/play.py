@@ -193,7 +193,7 @@ class Playing(Said):
         while rounds is None or self.rounds < rounds:
             length = 0.0
             first: int | None = None
-            for i, one in enumerate(records(self._path, self._selection)):  # noqa: B007
+            for i, one in enumerate(records(self._path, self._selection)):  # noqa: B007  # used behind the loop
                 first = one.log_time if first is None else first
                 due = None
                 if self._hertz is not None:

@@ -6,6 +6,7 @@ import itertools
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -127,9 +128,9 @@ class Sending:
 
             for due, tensor in frames:
                 if due is not None:
-                    until(lambda: _slept(due))  # noqa: B023 (called at once)
+                    until(partial(_slept, due))
                     self.latest = max(self.latest, time.monotonic() - due)
-                until(lambda: self._sent(link, tensor))  # noqa: B023
+                until(partial(self._sent, link, tensor))
                 follow()
                 interrupt.check()
             until(lambda: self._given_back(link))
